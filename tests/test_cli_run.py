@@ -44,7 +44,7 @@ def test_run_prints_references_beside_measurements(tmp_path, capsys):
     value = Result.load(tmp_path / "coin").table[0].value
     lines = [" ".join(line.split()) for line in captured.out.splitlines()]
     assert re.fullmatch(r"stand_in\.coin: 3 rows in [\d.]+ s", lines[0])
-    assert lines[1:3] == ["quantity measured reference which is", f"share of heads (step 8) {value:.6g} 0.5 theory"]
+    assert lines[1:3] == ["quantity measured reference origin", f"share of heads (step 8) {value:.6g} 0.5 theory"]
     assert lines[3:5] == ["area (width 3) 9", "area (width 4) 16"]  # rows without a reference come last
     assert len(lines) == 6
     assert "stand_in.coin: 2 of 2 settings (width=4)" in captured.err
@@ -90,7 +90,7 @@ def test_run_prints_the_threshold_and_the_verdict(monkeypatch, tmp_path, capsys)
         figure("no reference", 7.0),
     ]
     assert printed(monkeypatch, rows, tmp_path / "run", capsys) == [
-        "quantity measured reference which is null threshold verdict",
+        "quantity measured reference origin null threshold verdict",
         "a limit 0.98 1 limit >= 0.99 ✗ violated",
         "printed 0.9 0.99 printed >= 0.99 ✗ violated",
         "a tolerance 3e-16 0.2 <= 1e-08 ✓ consistent",

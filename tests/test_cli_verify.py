@@ -84,6 +84,19 @@ def test_claims_that_train_are_a_group(monkeypatch, capsys):
     assert second.id not in out
 
 
+@pytest.mark.parametrize("options", [[], ["--json"], ["--out", "result"]])
+@pytest.mark.parametrize("names", [["training"], ["training", "empty"]])
+def test_a_selection_without_claims_is_an_error(monkeypatch, tmp_path, capsys, names, options):
+    monkeypatch.chdir(tmp_path)
+    replace_theories(monkeypatch, THEORY, replace(THEORY, name="empty", claims=(), experiments=()))
+    assert main(["verify", *names, *options]) == 2
+    captured = capsys.readouterr()
+    expected = f"verify needs at least one claim, got none for {', '.join(names)}; `transformer-theory list` shows all claims"
+    assert (captured.out, captured.err) == ("", f"transformer-theory: {expected}\n")
+    assert list(tmp_path.iterdir()) == []
+    assert main(["verify", *names, "stand_in/good", "--seeds", "1"]) == 0
+
+
 def test_verify_counts_the_seeds(monkeypatch, capsys):
     assert main(["verify", "stand_in/good", "--seeds", "1"]) == 0
     captured = capsys.readouterr()

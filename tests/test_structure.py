@@ -93,7 +93,7 @@ def test_theories_have_the_same_parts():
     for name in THEORIES:
         folder = PACKAGE / "theories" / name
         present = {path.relative_to(folder).parts[0].removesuffix(".py") for path in folder.rglob("*.py")}
-        assert {"__init__", "claims", "ladder", "figures"} <= present, name
+        assert {"__init__", "claims", "ladder"} <= present, name
         assert not present & {"experiments", "reducers", "measure", "readings"}, name
         public = [node for node in parsed(folder / "__init__.py").body if isinstance(node, ast.Assign)]
         names = next(ast.literal_eval(node.value) for node in public if ast.unparse(node.targets[0]) == "__all__")

@@ -7,7 +7,7 @@
     print(tt.cite("crate"))                                    # BibTeX
 
 The theories are attention_svm, scan_snap, joma, rate_reduction and crate; they share data, metrics, models, probes and training.
-All names except ``compare`` are imported at their first use.
+All names except ``compare`` are imported on first use.
 """
 
 from importlib import import_module
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-from .compare import compare  # not at its first use: a later import of the module compare would replace the function
+from .compare import compare  # imported now: a later import of the module compare would replace the function
 
 if TYPE_CHECKING:
     from . import data, metrics, models
@@ -45,7 +45,7 @@ _FROM = {
 _MODULES = {name: name for name in ("data", "metrics", "models")} | {
     name: f"theories.{name}" for name in ("attention_svm", "crate", "joma", "rate_reduction", "scan_snap")
 }
-_HOME = {name: module for module, names in _FROM.items() for name in names}
+_MODULE_OF = {name: module for module, names in _FROM.items() for name in names}
 
 __all__ = [
     "Claim",
@@ -81,9 +81,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         value = import_module(f".{_MODULES[name]}", __name__)
-    elif name in _HOME:
-        value = getattr(import_module(f".{_HOME[name]}", __name__), name)
-    elif name in import_module(".theories", __name__).THEORIES:  # a theory that was added
+    elif name in _MODULE_OF:
+        value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+    elif name in import_module(".theories", __name__).THEORIES:  # a theory that a user has added
         value = import_module(f".theories.{name}", __name__)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -107,7 +107,7 @@ def test_no_settings_are_no_work():
 @pytest.mark.parametrize(
     ("number", "kind", "message"),
     [
-        (0, ValueError, "workers must be a number from 1 on, or the address of a dask scheduler, got 0"),
+        (0, ValueError, "workers must be a number of at least 1.*, got 0"),
         ("nonsense://host:1", ValueError, "workers must be a number or an address such as tcp://host:8786, got 'nonsense://host:1'"),
         ("tcp://host", ValueError, "workers must be a number or an address such as tcp://host:8786, got 'tcp://host'"),
         ("tcp://127.0.0.1:9", ConnectionError, "no dask scheduler answers at tcp://127.0.0.1:9 within .* start one with `dask scheduler`"),

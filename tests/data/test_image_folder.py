@@ -183,7 +183,7 @@ def test_a_file_without_rights(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Image, "open", forbidden)
-    refused(tmp_path / "pets", r"0.png cannot be read \(Permission denied\); check its rights")
+    refused(tmp_path / "pets", r"0.png cannot be read \(Permission denied\); check its permissions")
     monkeypatch.setattr(os, "scandir", forbidden)
     refused(tmp_path / "pets", r"pets.* cannot be read \(Permission denied\)")
 

@@ -89,7 +89,7 @@ def test_filters_work_together_and_are_cleared_and_sent(browser, page):
     assert status(browser) == "1 of 4 claims"
     browser.run(choose, "source", "yu2020learning")
     assert browser.run(SHOWN) == []
-    assert status(browser) == "No claim fits. Clear to see all 4 claims."
+    assert status(browser) == "No claim matches. Press Clear to see all 4 claims."
     browser.driver.find_element("css selector", "#claims form button").click()
     assert browser.run(SHOWN) == OWN
     words = browser.driver.find_element("css selector", "#claims [type=search]")

@@ -219,7 +219,7 @@ def test_measurements_show_the_columns_that_hold_something():
     ]
     text = printed(terminal.measurements(rows))
     assert text.split() == [
-        *("quantity", "measured", "reference", "which", "is", "threshold", "verdict"),
+        *("quantity", "measured", "reference", "origin", "threshold", "verdict"),
         *("rate", "(paper", "form,", "step", "7)", "0.25", "0.3", "printed"),
         *("bound", "0.1", "<=", "0.5", "✓", "consistent"),
     ]

@@ -16,7 +16,7 @@ def verify_claims(options: argparse.Namespace) -> int:
     Returns:
         The exit code: 1 if a claim is violated or a control does not fail, otherwise 0.
     Raises:
-        ValueError: a claim or theory is unknown, or ``--overwrite`` is given without ``--out``.
+        ValueError: a claim or theory is unknown, no claim is selected, or ``--overwrite`` is given without ``--out``.
         OSError: the folder exists or cannot be written, or the dask scheduler does not answer.
     """
     from ..core import parallel
@@ -29,6 +29,9 @@ def verify_claims(options: argparse.Namespace) -> int:
 
     # The dictionary removes claims that several names have in common.
     selection = list({claim.id: claim for name in options.claims for claim in claims(name)}.values())
+    if not selection:
+        names = ", ".join(options.claims)
+        raise ValueError(f"verify needs at least one claim, got none for {names}; `transformer-theory list` shows all claims")
     if options.overwrite and options.out is None:
         raise ValueError("--overwrite replaces what --out names, got no --out; add --out, or leave --overwrite out")
     started, seeds = time.perf_counter(), options.seeds

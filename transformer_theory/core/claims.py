@@ -3,7 +3,7 @@
 A theorem about limits is checked at finite time and finite precision, so a check never *proves* anything: its verdict is "consistent",
 "violated", "inconclusive" (not finite, or not converged) or "not covered" (the instance does not satisfy the assumptions). A check without
 power is worthless: each claim has a control, the same check with one assumption removed or the target replaced, which must be violated.
-:class:`Verification` is the only record of the outcome on all seeds.
+:class:`Verification` records the outcome on all seeds.
 """
 
 import math
@@ -22,7 +22,7 @@ from .statistics import clopper_pearson
 
 Cost = Literal["quick", "training"]
 ControlName = Literal["fails", "passes", "inconclusive"]
-CONTROL_TEXT: Mapping[ControlName, str] = {  # as shown to readers
+CONTROL_TEXT: Mapping[ControlName, str] = {  # texts for reports
     "fails": "fails as it must",
     "passes": "PASSES: no power",
     "inconclusive": "inconclusive: power unknown",
@@ -31,7 +31,7 @@ CONTROL_TEXT: Mapping[ControlName, str] = {  # as shown to readers
 
 @dataclass(frozen=True)
 class Evidence:
-    """The value that one check measured, and its threshold, which is stored so that a reader can choose another.
+    """The value that one check measured, with its threshold; both are stored, so that a reader can apply another threshold.
 
     >>> import transformer_theory as tt
     >>> tt.Evidence(0.02, 0.1, "<=").verdict
@@ -41,15 +41,15 @@ class Evidence:
 
     Attributes:
         value: the measured number (:attr:`Claim.measures` names it).
-        threshold: what it is compared with.
-        op: ``"<="`` or ``">="``: the claim holds if ``value op threshold``.
+        threshold: bound on the value.
+        op: ``"<="`` or ``">="``; the claim holds on this instance if ``value op threshold``.
         converged: whether the iteration behind ``value`` met its tolerance.
         covered: whether the instance satisfies the assumptions of the statement.
         detail: further numbers of the instance, stored with the verification.
         note: one short sentence for the reader.
 
     Raises:
-        ValueError: another ``op``.
+        ValueError: ``op`` is neither ``"<="`` nor ``">="``.
     """
 
     value: float
@@ -73,7 +73,7 @@ class Evidence:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "Evidence":
-        """From JSON values, where NaN is None."""
+        """Creates evidence from JSON values, in which None represents NaN."""
         numbers = {name: math.nan if stored[name] is None else stored[name] for name in ("value", "threshold")}
         return cls(**{**stored, **numbers})
 
@@ -89,17 +89,18 @@ class Claim:
         id: ``"theory/name"``.
         statement: LaTeX in the notation of ``docs/notation.md``, a sentence with ``$...$``.
         measures: name of the number that is compared with the threshold, e.g. "1 - cosine to the max-margin direction".
-        source: where the literature states it.
-        assumptions: what must hold, each a short sentence; every filter on the drawn instances is one of them.
-        check: draws an instance that meets the assumptions, and measures.
+        source: passage of the literature that states it.
+        assumptions: assumptions of the statement, one short sentence each. They include every condition by which the check selects random
+            instances.
+        check: function that draws an instance satisfying the assumptions and measures it.
         control: the same check with one assumption removed or the target replaced; it must be violated.
-        control_description: what the control changes.
-        corrects: if a printed statement, figure or released number had to be corrected for this claim to hold: what was printed, and
-            what is right. Markdown with LaTeX between dollars; empty if nothing was corrected.
-        cost: "quick", about a second per seed, or "training".
+        control_description: description of the change that the control makes.
+        corrects: error in the literature without whose correction the claim would not hold: the printed statement, figure or released
+            number, and the correct one. Markdown with LaTeX between dollars; empty if there is no error.
+        cost: "quick" (about a second per seed) or "training" (trains a network).
 
     Raises:
-        ValueError: the id names no theory, or ``measures`` is empty.
+        ValueError: the id is not of the form ``"theory/name"``, or ``measures`` is empty.
     """
 
     id: str
@@ -118,7 +119,7 @@ class Claim:
         if not (theory and slash and name):
             raise ValueError(f"the id of a claim must be theory/name, got {self.id!r}")
         if not self.measures:
-            raise ValueError(f"the claim {self.id} must name the number that is compared (measures)")
+            raise ValueError(f"the claim {self.id} must name the number that it compares with the threshold (measures)")
 
     @property
     def theory(self) -> str:
@@ -126,14 +127,14 @@ class Claim:
         return self.id.partition("/")[0]
 
     def run(self, seed: int) -> tuple[Evidence, Evidence]:
-        """The evidence of check and control on one seed, each with a fresh generator; inconclusive if a solver does not converge."""
+        """Runs check and control on one seed, each with a new generator. Evidence is inconclusive if a solver does not converge."""
         return _run(self.check, seed), _run(self.control, seed)
 
     def verify(self, seeds: Iterable[int] = range(5)) -> "Verification":
         """Runs check and control once per seed.
 
         Raises:
-            ValueError: no seed was given.
+            ValueError: ``seeds`` is empty.
         """
         seeds = tuple(seeds)
         if not seeds:
@@ -153,10 +154,10 @@ class Verification:
     """The outcome of a claim on its seeds. ``verdict`` is never "proved".
 
     Attributes:
-        id, statement, measures, source, assumptions, control_description, corrects, cost: the texts of the claim.
+        id, statement, measures, source, assumptions, control_description, corrects, cost: as in :class:`Claim`.
         seeds: the seeds used.
-        evidence: of the check, one :class:`Evidence` per seed.
-        controls: of the control, one per seed.
+        evidence: evidence of the check, one entry per seed.
+        controls: evidence of the control, one entry per seed.
     """
 
     id: str
@@ -173,7 +174,7 @@ class Verification:
 
     @classmethod
     def of(cls, claim: Claim, seeds: Iterable[int], outcomes: Iterable[tuple[Evidence, Evidence]]) -> "Verification":
-        """From what :meth:`Claim.run` returned for each seed."""
+        """Creates the verification from the results of :meth:`Claim.run`, one per seed and in the order of ``seeds``."""
         evidence, controls = zip(*outcomes)
         texts = {name: getattr(claim, name) for name in _TEXTS}
         return cls(**texts, seeds=tuple(seeds), evidence=evidence, controls=controls)
@@ -185,16 +186,16 @@ class Verification:
 
     @property
     def verdict(self) -> VerdictName:
-        """Violated if any seed violates; otherwise consistent if any seed is; otherwise inconclusive if any is; otherwise not covered."""
+        """The first of violated, consistent, inconclusive and not covered that is the verdict of at least one seed."""
         verdicts = {evidence.verdict for evidence in self.evidence}
         order: tuple[VerdictName, ...] = ("violated", "consistent", "inconclusive", "not covered")
         return next(name for name in order if name in verdicts)
 
     @property
     def control(self) -> ControlName:
-        """ "fails" (violated on every seed, as it must be for the check to have power), "passes" (consistent on some), "inconclusive".
+        """ "fails" if the control is violated on every seed, "passes" if it is consistent on some seed, otherwise "inconclusive".
 
-        A control drops an assumption, so whether the theorem covers it does not matter.
+        The check has power only if its control fails. A control drops an assumption, so ``covered`` is ignored.
         """
         verdicts = {replace(control, covered=True).verdict for control in self.controls}
         return "fails" if verdicts == {"violated"} else "passes" if "consistent" in verdicts else "inconclusive"
@@ -211,35 +212,39 @@ class Verification:
 
     @property
     def share(self) -> float | None:
-        """Share of the decided seeds that are consistent; None if none was decided."""
+        """Share of the decided seeds that are consistent; None if no seed is decided."""
         return self.consistent / self.decided if self.decided else None
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Clopper-Pearson 95 % interval of the share; (0, 1) if no seed was decided."""
+        """Clopper-Pearson 95 % interval of the share; (0, 1) if no seed is decided."""
         low, high = clopper_pearson(self.consistent, self.decided)
         return float(low), float(high)
 
     @property
     def worst(self) -> Evidence:
-        """The evidence with the least slack: nearest to its threshold, or farthest on the wrong side. Undecided seeds count if all are."""
+        """The evidence with the least slack: nearest to its threshold, or farthest on the wrong side.
+
+        Undecided seeds count only if no seed is decided.
+        """
         decided = [evidence for evidence in self.evidence if evidence.verdict in ("consistent", "violated")]
         return min(decided or self.evidence, key=_slack)
 
     @property
     def worst_control(self) -> Evidence:
-        """The control that came nearest to passing."""
+        """The control that is nearest to passing."""
+        # The slack of a control without finite numbers is infinite; such a control counts as the farthest from passing.
         return max(self.controls, key=lambda control: slack if math.isfinite(slack := _slack(control)) else -math.inf)
 
     @property
     def median(self) -> float | None:
-        """Median of the finite values; None if there is none."""
+        """Median of the finite values; None if no value is finite."""
         values = [evidence.value for evidence in self.evidence if math.isfinite(evidence.value)]
         return median(values) if values else None
 
     @property
     def outcome(self) -> str:
-        """The verdict; if the control does not fail, the state of the control instead, since the check then has no power."""
+        """The verdict if the control fails; otherwise the state of the control, since a check without power decides nothing."""
         return self.verdict if self.control == "fails" else f"control {CONTROL_TEXT[self.control]}"
 
     @property
@@ -248,7 +253,7 @@ class Verification:
         return self.verdict != "violated" and self.control == "fails"
 
     def measurements(self) -> list[Measurement]:
-        """One row per seed: the quantity is the claim's id, the null is the control's value."""
+        """Returns one row per seed; its quantity is the claim's id and its null the control's value."""
         rows = []
         for seed, evidence, control in zip(self.seeds, self.evidence, self.controls):
             finite = math.isfinite(evidence.value)
@@ -271,7 +276,7 @@ class Verification:
         return rows
 
     def to_json(self) -> dict[str, Any]:
-        """All fields as JSON values, and what follows from them: verdict, share, interval, worst value and control."""
+        """Returns all fields as JSON values, with the quantities derived from them: verdict, share, interval, worst value and control."""
         stored = {name: getattr(self, name) for name in _TEXTS} | {"source": self.source.to_json(), "assumptions": list(self.assumptions)}
         worst, control = self.worst, self.worst_control
         derived = {
@@ -295,10 +300,10 @@ class Verification:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "Verification":
-        """The inverse of :meth:`to_json`; properties that follow from the evidence are recomputed.
+        """Restores a verification from :meth:`to_json`; derived quantities are recomputed from the evidence.
 
         Raises:
-            ValueError: something is missing or unknown.
+            ValueError: a field is missing or unknown.
         """
         try:
             texts = {name: stored[name] for name in _TEXTS}
@@ -322,7 +327,7 @@ _TEXTS = ("id", "statement", "measures", "source", "assumptions", "control_descr
 
 
 def _slack(evidence: Evidence) -> float:
-    """Distance of the value from the threshold, negative on the wrong side; infinite if one of them is not finite."""
+    """Returns the distance of the value from the threshold, negative on the wrong side; infinite if either is not finite."""
     slack = evidence.threshold - evidence.value if evidence.op == "<=" else evidence.value - evidence.threshold
     return slack if math.isfinite(slack) else math.inf
 
@@ -337,19 +342,22 @@ def _evidence_json(evidence: Evidence) -> dict[str, Any]:
 
 
 def verify_claims(claims: Sequence[Claim], seeds: Iterable[int] = range(5)) -> Iterator[Verification]:
-    """Verifies each claim on every seed, on the active workers (:func:`~.parallel.workers`); yields in the order of the claims.
+    """Verifies each claim on every seed, on the active workers (:func:`~.parallel.workers`).
 
+    Yields:
+        The verifications, in the order of the claims.
     Raises:
-        ValueError: no claim, or no seed.
+        ValueError: ``claims`` or ``seeds`` is empty.
     """
-    numbers = tuple(seeds)
-    if not claims or not numbers:
-        raise ValueError(f"claims and seeds must name at least one each, got {len(claims)} claims and {len(numbers)} seeds; name one")
+    seeds = tuple(seeds)
+    if not claims or not seeds:
+        raise ValueError(f"at least one claim and one seed are needed, got {len(claims)} claims and {len(seeds)} seeds; add one")
     from .parallel import stream
 
-    # One job per claim and seed, so that the workers share even a single claim; each claim takes its seeds off the ordered stream.
-    outcomes = stream(_run_one, ({"claim": claim, "seed": seed} for claim in claims for seed in numbers))
-    return (Verification.of(claim, numbers, islice(outcomes, len(numbers))) for claim in claims)
+    # One job per claim and seed, so that the workers share even a single claim. The outcomes arrive in the order of the jobs, so each
+    # claim takes the next len(seeds) of them.
+    outcomes = stream(_run_one, ({"claim": claim, "seed": seed} for claim in claims for seed in seeds))
+    return (Verification.of(claim, seeds, islice(outcomes, len(seeds))) for claim in claims)
 
 
 def _run_one(*, claim: Claim, seed: int) -> tuple[Evidence, Evidence]:

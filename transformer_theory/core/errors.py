@@ -1,18 +1,18 @@
-"""Errors of solvers, and lists of names for the messages of errors."""
+"""Errors that solvers raise, and texts for error messages about names."""
 
 import difflib
 import re
 from collections.abc import Iterable
 
-LIST_ALL = 8  # an error lists up to this many names
-LIST_FIRST = 5  # and this many of a longer list
+LIST_ALL = 8  # length up to which a message shows a whole list of names
+LIST_FIRST = 5  # names that it shows of a longer list
 
 
 class Infeasible(ValueError):
     """No solution exists.
 
     Attributes:
-        certificate: proves it; for a linear system, multipliers whose combination of the constraints is contradictory.
+        certificate: proof of infeasibility; for a linear system, multipliers whose combination of the constraints is a contradiction.
     """
 
     def __init__(self, message: str, certificate=None):
@@ -34,40 +34,43 @@ class NotConverged(RuntimeError):
 
 
 def nearest(name: str, names: Iterable[str], *, shown_by: str = "") -> str:
-    """The end of an error message about an unknown name: the name that was probably meant, or else the known names.
+    """Returns the end of an error message about an unknown name: the most similar name if one is close, otherwise the known names.
 
     >>> "unknown theory 'crat'" + nearest("crat", ["crate", "joma"])
     "unknown theory 'crat'; did you mean 'crate'?"
 
-    Names such as ``theory.name`` and ``theory/name`` are compared by the part after the theory, among the names of that theory if there are
-    any. Of more than eight names, the five nearest are listed.
+    If ``name`` has the form ``theory.name`` or ``theory/name``, only the part after the theory is compared, and only with names of the same
+    theory if there are any. If more than eight names are known, the five most similar are listed.
 
     Args:
-        shown_by: a command that shows all names; named if there are too many to list.
+        name: the unknown name.
+        names: the known names.
+        shown_by: command that shows all names, for a list that is too long.
     """
     names = list(names)
-    theory, short = _parted(name)
-    inside = [known for known in names if theory and _parted(known)[0] == theory]
-    by_short_name = {_parted(known)[1]: known for known in inside or names}
-    whole = [] if inside else difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    close = whole or [by_short_name[match] for match in difflib.get_close_matches(short, by_short_name, n=1, cutoff=0.5)]
+    theory, short = _split_theory(name)
+    same_theory = [known for known in names if theory and _split_theory(known)[0] == theory]
+    by_short_name = {_split_theory(known)[1]: known for known in same_theory or names}
+    # The theory itself may be misspelt, so without names of that theory the full name is compared first.
+    full_match = [] if same_theory else difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    close = full_match or [by_short_name[match] for match in difflib.get_close_matches(short, by_short_name, n=1, cutoff=0.5)]
     if close:
         return f"; did you mean {close[0]!r}?"
-    known = inside or names
+    known = same_theory or names
     if len(known) <= LIST_ALL:
         return f"; there are: {', '.join(known)}"
-    few = ", ".join(nearest_first(name, known)[:LIST_FIRST])
-    return f"; the nearest of {len(known)} are: {few}{f'; {shown_by} shows all' if shown_by else ''}"
+    first = ", ".join(nearest_first(name, known)[:LIST_FIRST])
+    return f"; the nearest of {len(known)} are: {first}{f'; {shown_by} shows all' if shown_by else ''}"
 
 
 def nearest_first(name: str, names: Iterable[str]) -> list[str]:
-    """The names, those most like ``name`` first; the theory in front of a name is ignored."""
-    short = _parted(name)[1]
-    return sorted(names, key=lambda known: -difflib.SequenceMatcher(None, short, _parted(known)[1]).ratio())
+    """Returns the names, most similar to ``name`` first; the theory in front of a name is ignored."""
+    short = _split_theory(name)[1]
+    return sorted(names, key=lambda known: -difflib.SequenceMatcher(None, short, _split_theory(known)[1]).ratio())
 
 
 def some(names: Iterable[str]) -> str:
-    """The names in one line; of more than eight the first five, and how many there are.
+    """Returns the names in one line; if there are more than eight, only the first five and the total number.
 
     >>> some("abcdefghijkl")
     'a, b, c, d, e, ... (12)'
@@ -76,7 +79,7 @@ def some(names: Iterable[str]) -> str:
     return ", ".join(names) if len(names) <= LIST_ALL else f"{', '.join(names[:LIST_FIRST])}, ... ({len(names)})"
 
 
-def _parted(name: str) -> tuple[str, str]:
-    """The theory (empty if the name has none) and the rest of the name."""
+def _split_theory(name: str) -> tuple[str, str]:
+    """Splits a name into the theory (empty if the name has none) and the rest."""
     *theory, short = re.split(r"[./]", name, maxsplit=1)
     return "".join(theory), short

@@ -1,7 +1,7 @@
-"""Experiments: figures of papers, redone. One file holds the settings, the measurement and the plot of the stored result.
+"""Experiments: reproductions of papers' figures. One file holds the settings, the measurement and the plot of the stored result.
 
 An experiment is a frozen dataclass whose fields are its settings, each declared with its range and its help text by :func:`setting`. Values
-are checked when an experiment is constructed, and the options of the command line are made from the fields.
+are checked when an experiment is constructed. The command line derives its options from the fields.
 """
 
 import dataclasses
@@ -47,11 +47,12 @@ def setting(
     multiple_of: int | None = None,
     help: str = "",
 ) -> Any:
-    """A dataclass field for a finite number in a range, or for a non-empty tuple of such numbers; integers if the default is one.
+    """Declares a dataclass field whose value is a finite number in a range, or a non-empty tuple of such numbers.
 
     Args:
-        ge, gt, le, lt: greater or equal, greater, less or equal, less.
-        multiple_of: for integers.
+        default: default value; if it is an integer, or a tuple of integers, so is every value.
+        ge, gt, le, lt: bounds: greater or equal, greater, less or equal, less.
+        multiple_of: number of which an integer value is a multiple.
         help: text for ``--help``.
     """
     bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt, "multiple_of": multiple_of}
@@ -60,12 +61,12 @@ def setting(
 
 
 def settings_of(kind: Any) -> Iterator[dataclasses.Field]:
-    """The fields of a dataclass (or of an instance) that were declared by :func:`setting`."""
+    """Yields the fields of a dataclass (or of an instance) that :func:`setting` declared."""
     return (field for field in fields(kind) if "limits" in field.metadata)
 
 
 def range_text(field: dataclasses.Field) -> str:
-    """The range as text, such as "above 0 and at most 1"; empty if there is none."""
+    """Returns the range as text, such as "above 0 and at most 1"; empty if the field has no bounds."""
     return " and ".join(f"{RANGES[name][0]} {limit:.15g}" for name, limit in field.metadata.get("limits", {}).items())
 
 
@@ -83,11 +84,11 @@ def check_settings(holder: Any) -> None:
         same_kind = isinstance(value, tuple) == isinstance(default, tuple)
         if same_kind and entries and all(_in_range(entry, integer, field.metadata["limits"]) for entry in entries):
             continue
-        what = "integer" if integer else "finite number"
-        expected = f"a tuple of {what}s" if isinstance(default, tuple) else f"{'an' if integer else 'a'} {what}"
-        shown = " ".join(map(str, defaults))
+        noun = "integer" if integer else "finite number"
+        expected = f"a tuple of {noun}s" if isinstance(default, tuple) else f"{'an' if integer else 'a'} {noun}"
+        default_text = " ".join(map(str, defaults))
         text = f"{expected} {range_text(field)}".strip()
-        raise ValueError(f"{field.name} must be {text}, got {value!r}; give such a value, or leave it out (default: {shown})")
+        raise ValueError(f"{field.name} must be {text}, got {value!r}; give such a value, or leave it out (default: {default_text})")
 
 
 def _in_range(value: Any, integer: bool, limits: dict[str, float]) -> bool:
@@ -98,14 +99,14 @@ def _in_range(value: Any, integer: bool, limits: dict[str, float]) -> bool:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A run with settings; subclass it as a frozen dataclass.
+    """Base class of experiments. A subclass is a frozen dataclass whose fields are the settings.
 
-    A subclass defines :meth:`measure` and :meth:`plot`; :meth:`run` does the rest. An experiment with random numbers is a
-    :class:`RandomExperiment`, whose seed is a setting; any other has no seed, and two runs of it are equal.
+    A subclass defines :meth:`measure` and :meth:`plot`; :meth:`run` does the rest. An experiment that draws random numbers derives from
+    :class:`RandomExperiment`, whose seed is a setting. All other experiments are deterministic and have no seed.
 
     Attributes:
         name: ``"theory.figure"``.
-        sources: the literature whose figure it redoes.
+        sources: papers whose figure the experiment reproduces.
 
     Raises:
         ValueError: a setting is out of range.
@@ -128,37 +129,40 @@ class Experiment:
         raise NotImplementedError(f"{type(self).__name__} must define measure()")
 
     def plot(self, result: Result) -> "Figure":
-        """The figure, a pure function of the stored result."""
+        """Draws the figure from the stored result alone."""
         raise NotImplementedError(f"{type(self).__name__} must define plot()")
 
     @classmethod
     def quick(cls) -> "Experiment":
-        """Settings that take seconds, for tests and docs."""
+        """Returns the experiment with settings that take seconds, for tests and docs."""
         return cls()
 
     @classmethod
     def of(cls, result: Result) -> "Experiment":
-        """The experiment with the settings of a stored result; lists become tuples again.
+        """Creates the experiment with the settings of a stored result. Tuples, which JSON stores as lists, are restored.
 
         Raises:
-            TypeError, ValueError: the settings are not those of this experiment, or out of range.
+            TypeError, ValueError: the result stores settings of another experiment, or one is out of range.
         """
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in result.settings.items()})
 
     def at_defaults(self, *names: str) -> bool:
-        """Whether these settings (all if none is named) have their default values. A published number is shown at its own settings only."""
+        """Returns whether the named settings have their default values; without names, whether all settings have.
+
+        Experiments use it to show a published number only at the settings for which it was published.
+        """
         default = type(self)()
         return all(getattr(self, name) == getattr(default, name) for name in names or [field.name for field in fields(self)])
 
     def run(self, *, workers: int | str | None = None) -> Result:
-        """Measures on one thread with the global random state forked, and records provenance.
+        """Runs :meth:`measure` on one thread and records provenance. The global random state is restored afterwards.
 
         Args:
-            workers: processes for :func:`sweep`, or the address of a dask scheduler (see :func:`~.parallel.workers`); None leaves the
-                active joblib context as it is. The measurements do not depend on it.
+            workers: number of processes for :func:`sweep`, or the address of a dask scheduler (see :func:`~.parallel.workers`); None keeps
+                the active joblib context. The measurements do not depend on it.
         Raises:
-            ValueError: no such workers.
-            ConnectionError: no scheduler answers, or it has no workers.
+            ValueError: ``workers`` is less than 1 or not an address, or dask is not installed.
+            ConnectionError: the scheduler does not answer, or it has no workers.
         """
         started = time.perf_counter()
         with parallel.workers(workers) as active, torch.random.fork_rng(devices=[]), one_thread():
@@ -172,18 +176,22 @@ class Experiment:
 class RandomExperiment(Experiment):
     """An experiment that draws random numbers: from :meth:`generator` or, in a sweep, from seeds derived from ``seed``."""
 
-    seed: int = setting(0, ge=0, le=2**32 - 1, help="of the random numbers")
+    seed: int = setting(0, ge=0, le=2**32 - 1, help="seed of the random numbers")
 
     def generator(self) -> torch.Generator:
-        """A generator seeded with ``seed``."""
+        """Returns a generator seeded with ``seed``."""
         return torch.Generator().manual_seed(self.seed)
 
 
 def experiments_in(package: str, path: Iterable[str]) -> tuple[type[Experiment], ...]:
-    """The experiments that the modules of a package define, in alphabetical order of modules: ``experiments_in(__name__, __path__)``."""
+    """Returns the experiments defined in the modules of a package, in alphabetical order of the modules.
+
+    A package calls ``experiments_in(__name__, __path__)``.
+    """
     kinds: list[type[Experiment]] = []
     for info in sorted(pkgutil.iter_modules(path), key=lambda info: info.name):
         module = importlib.import_module(f"{package}.{info.name}")
+        # Skip imported classes, and base classes, which define no name.
         kinds += [
             kind
             for kind in vars(module).values()
@@ -193,6 +201,7 @@ def experiments_in(package: str, path: Iterable[str]) -> tuple[type[Experiment],
 
 
 def summary(kind: type) -> str:
-    """The first paragraph of an experiment's docstring in Markdown, formulas as LaTeX between dollars."""
+    """Returns the first paragraph of an experiment's docstring as Markdown, with formulas as LaTeX between dollars."""
     text = " ".join((kind.__doc__ or "").strip().split("\n\n")[0].split())
+    # :math:`x` becomes $x$; other roles, such as :func:`~.sweep`, and ``literals`` become `code`.
     return re.sub(r":\w+:`~?([^`]*)`", lambda m: f"${m[1]}$" if m[0].startswith(":math:") else f"`{m[1]}`", text).replace("``", "`")

@@ -1,4 +1,4 @@
-"""Atomic writing: a reader sees the old file or the new one, never half of it; of several files, all are written or none.
+"""Atomic writing. A reader sees the old file or the new one, never a part of it; a group of files is written completely or not at all.
 
 The checksums of a stored result show whether a number was changed after it was measured. They guard against mistakes (an edited table, an
 incomplete copy), not against forgery.
@@ -18,7 +18,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields the path of a hidden draft, which replaces ``path`` when the block ends; it is removed if the block fails.
+    """Yields the path of a hidden draft, which replaces ``path`` when the block ends. If the block raises an error, the draft is removed.
 
     Raises:
         OSError: the folder does not exist or cannot be written to.
@@ -33,12 +33,11 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def check_targets(paths: Iterable[Path]) -> None:
-    """Checks that files can be written to all of these paths: none is a folder or a device, none occurs twice, and none is the folder of
-    another.
+    """Checks that files can be written to all of these paths.
 
     Raises:
-        FileExistsError: a path exists and is not a file.
-        ValueError: a path occurs twice, or is the folder of another.
+        FileExistsError: a path is that of a folder or a device.
+        ValueError: a path occurs twice, or a path would have to be both a file and the folder of another file.
         PermissionError: a folder is not writable.
     """
     places: dict[Path, Path] = {}
@@ -46,12 +45,12 @@ def check_targets(paths: Iterable[Path]) -> None:
         if path.exists() and not path.is_file():
             raise FileExistsError(f"{path} is a {'folder' if path.is_dir() else 'device'} where a file should be; choose another name")
         if _place(path) in places:
-            raise ValueError(f"each output must be a file of its own, got {path} twice; choose another name for one of them")
+            raise ValueError(f"outputs must be different files, got {path} twice; choose another name for one of them")
         places[_place(path)] = path
     for place, path in places.items():
         # Missing folders will be created, so the nearest existing one must be writable.
-        holder = next(folder for folder in place.parents if folder.exists())
-        if not os.access(holder, os.W_OK | os.X_OK):
+        existing = next(folder for folder in place.parents if folder.exists())
+        if not os.access(existing, os.W_OK | os.X_OK):
             raise PermissionError(f"cannot write to {path} (permission denied); choose another place")
         for folder in place.parents:
             if folder in places:
@@ -66,20 +65,20 @@ def write_together(files: Mapping[Path, bytes]) -> None:
     files and some old ones.
 
     Raises:
-        FileExistsError, ValueError: as :func:`check_targets` says.
+        FileExistsError, ValueError: a path is unsuitable, see :func:`check_targets`.
         PermissionError: a file cannot be written; the message names it.
     """
     check_targets(files)
-    created: list[Path] = []  # folders
+    new_folders: list[Path] = []
     drafts: dict[Path, Path] = {}
-    backups: dict[Path, Path | None] = {}  # places whose rename has begun: the copy of the old file, None if there was none
+    backups: dict[Path, Path | None] = {}  # for each rename that has begun, the copy of the old file; None if there was no old file
     path = None
     try:
         for path, data in files.items():
             place = _place(path)
             for folder in reversed([folder for folder in place.parents if not folder.exists()]):
                 folder.mkdir()
-                created.append(folder)
+                new_folders.append(folder)
             drafts[place] = _beside(place)
             drafts[place].write_bytes(data)
         for path in files:
@@ -90,7 +89,7 @@ def write_together(files: Mapping[Path, bytes]) -> None:
             drafts[place].replace(place)
     except BaseException as error:
         _put_back(drafts, backups)
-        for folder in reversed(created):
+        for folder in reversed(new_folders):
             with contextlib.suppress(OSError):  # not empty: another process has written to it
                 folder.rmdir()
         if isinstance(error, OSError):
@@ -101,7 +100,7 @@ def write_together(files: Mapping[Path, bytes]) -> None:
 
 
 def _put_back(drafts: Mapping[Path, Path], backups: Mapping[Path, Path | None]) -> None:
-    """Undoes the renames and removes the drafts. An old file that cannot be put back stays under its hidden name."""
+    """Undoes the renames and removes the drafts. An old file that cannot be restored stays under its hidden name."""
     for place, draft in drafts.items():
         backup = backups.get(place)
         with contextlib.suppress(OSError):
@@ -110,17 +109,17 @@ def _put_back(drafts: Mapping[Path, Path], backups: Mapping[Path, Path | None]) 
                     hidden.unlink(missing_ok=True)
             elif backup is not None:
                 backup.replace(place)
-            else:  # renamed where there was no file
+            else:  # renamed, and there was no old file
                 place.unlink()
 
 
 def _place(path: Path) -> Path:
-    """The path with its folder resolved, so that two spellings of one path are equal. A link stays a link."""
+    """Returns the path with its folder resolved, so that two spellings of one path are equal. A final link is not followed."""
     return path.parent.resolve() / path.name
 
 
 def _beside(path: Path) -> Path:
-    """A hidden name in the same folder, hence on the same file system, where a rename is atomic."""
+    """Returns a new hidden name in the same folder, hence on the same file system, within which a rename is atomic."""
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
 
 
@@ -137,24 +136,24 @@ class atomic_directory:  # noqa: N801 - used as a function: ``with atomic_direct
     def __init__(self, directory: str | Path, *, overwrite: bool = False):
         # abspath gives "." a name, as resolve() would, but keeps links.
         self.target, self.overwrite = Path(os.path.abspath(directory)), overwrite
-        self.shown = directory  # in messages
-        self.created: list[Path] = []  # parents
+        self.label = directory  # for messages: the path as the caller wrote it
+        self.new_parents: list[Path] = []
 
     def __enter__(self) -> Path:
         try:
             exists = os.path.lexists(self.target)
             if exists and not self.overwrite:
-                raise FileExistsError(f"{self.shown} exists already; choose another --out, or pass --overwrite to replace it")
+                raise FileExistsError(f"{self.label} exists already; choose another --out, or pass --overwrite to replace it")
             if exists and not self._is_result_or_empty():
-                raise FileExistsError(f"{self.shown} is not a stored result, so it is not overwritten; choose another --out")
+                raise FileExistsError(f"{self.label} is not a stored result, so it is not overwritten; choose another --out")
             self._make_parents()
             self.folder = Path(tempfile.mkdtemp(prefix=f".{self.target.name}.", dir=self.target.parent))
-            self.folder.chmod(0o755)  # mkdtemp makes it readable by its owner only
+            self.folder.chmod(0o755)  # mkdtemp gives access to the owner only
         except OSError as error:
             self._remove_parents()
             if isinstance(error, FileExistsError) and error.errno is None:  # raised above, not by the operating system
                 raise
-            raise PermissionError(f"cannot write to {self.shown} ({error.strerror}); choose another --out") from error
+            raise PermissionError(f"cannot write to {self.label} ({error.strerror}); choose another --out") from error
         return self.folder
 
     def _is_result_or_empty(self) -> bool:
@@ -164,10 +163,10 @@ class atomic_directory:  # noqa: N801 - used as a function: ``with atomic_direct
         for parent in reversed(self.target.parents):
             if not parent.exists():
                 parent.mkdir()
-                self.created.append(parent)
+                self.new_parents.append(parent)
 
     def _remove_parents(self) -> None:
-        for parent in reversed(self.created):
+        for parent in reversed(self.new_parents):
             try:
                 parent.rmdir()
             except OSError:  # not empty: another process has written to it
@@ -188,28 +187,28 @@ class atomic_directory:  # noqa: N801 - used as a function: ``with atomic_direct
             else:
                 self.folder.rename(self.target)
         except OSError as error:
-            raise FileExistsError(f"{self.shown} changed during the work ({error.strerror}); the result lies in {self.folder}") from error
+            raise FileExistsError(f"{self.label} changed during the work ({error.strerror}); the result lies in {self.folder}") from error
 
 
-FIELD = "sha256"  # field of the head that holds the checksums
+FIELD = "sha256"  # field of result.json that holds the checksums
 
 
 def sealed(head: dict[str, Any], folder: Path, names: Iterable[str]) -> dict[str, Any]:
-    """The head of a stored result with the checksums of the files beside it, and of itself.
+    """Adds checksums to the head of a stored result (the contents of ``result.json``): one per file, and one of the head itself.
 
     Args:
         head: JSON values.
-        folder: of the files.
-        names: of the files.
+        folder: folder of the files.
+        names: names of the files.
     """
     return head | {FIELD: {name: of_file(folder / name) for name in names} | {"head": _of_head(head)}}
 
 
 def check(head: dict[str, Any], folder: Path) -> None:
-    """Checks the head and each file against the checksums.
+    """Checks the head and each file of a stored result against the checksums.
 
     Raises:
-        ValueError: one has changed since :func:`sealed`.
+        ValueError: the head or a file has changed since :func:`sealed`.
     """
     checksums = dict(head[FIELD])
     if checksums.pop("head") != _of_head(head):
@@ -222,7 +221,7 @@ def check(head: dict[str, Any], folder: Path) -> None:
 
 
 def of_file(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal digits."""
+    """Computes the SHA-256 of a file, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

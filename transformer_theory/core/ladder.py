@@ -19,7 +19,7 @@ COLUMNS = (
     "depth",
     "trained network",
 )
-"""The rungs that ladders have in common, in order."""
+"""Names of the rungs that several ladders share, in the order in which assumptions are relaxed."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class RungValue:
     """The measurement of one rung with one seed.
 
     Attributes:
-        value: of the ladder's quantity.
-        predicted: the theory's prediction; None if it predicts only a side of the null.
+        value: value of the ladder's quantity.
+        predicted: the theory's prediction; None if it predicts only the side of the null on which the value lies.
         null: distribution of the quantity at chance.
     """
 
@@ -39,16 +39,16 @@ class RungValue:
 
 @dataclass(frozen=True)
 class Rung:
-    """One rung.
+    """One rung: a setting in which a ladder measures its quantity.
 
     Attributes:
-        name: of the setting, unique in its ladder.
-        relaxes: the one assumption that it gives up in addition to those of the rungs before it; empty for the first.
-        measure: draws an instance and measures.
-        column: the common rung (:data:`COLUMNS`) that it is; empty if it is none of them.
+        name: name of the setting, unique in its ladder.
+        relaxes: the assumption that this rung drops in addition to those that earlier rungs drop; empty for the first rung.
+        measure: function that draws an instance and measures it.
+        column: the entry of :data:`COLUMNS` to which the rung corresponds; empty if it corresponds to none.
 
     Raises:
-        ValueError: an unknown column.
+        ValueError: the column is not in :data:`COLUMNS`.
     """
 
     name: str
@@ -66,13 +66,13 @@ class Ladder:
     """One quantity, measured from the theory's own setting outwards.
 
     Attributes:
-        quantity, unit: of all rungs.
+        quantity, unit: name and unit of the quantity.
         side: side of the null on which the theory predicts the value.
-        null_kind: how the null is drawn.
-        rungs: from the theory's own setting outwards; may be empty.
+        null_kind: method by which the null is drawn.
+        rungs: settings, from the theory's own setting outwards; may be empty.
 
     Raises:
-        ValueError: two rungs have one name.
+        ValueError: two rungs have the same name.
     """
 
     quantity: str

@@ -23,7 +23,7 @@ Kind = Literal["claim", "assumption", "rung", "figure", "on data", "in network",
 - claim: one seed of a claim's check;
 - assumption: whether an assumption of a theorem holds (verdict "holds" or "fails");
 - rung: one rung of a theory's ladder;
-- figure: a number of an :class:`~.experiment.Experiment`, the figure of a paper redone;
+- figure: a number of an :class:`~.experiment.Experiment`, which reproduces a paper's figure;
 - on data: a quantity of a theory's minimal model on a data set;
 - in network: a quantity of a theory in a trained network;
 - network: a quantity of a network that belongs to no theory (accuracy, loss, attention statistics).
@@ -36,7 +36,7 @@ Basis = Literal["theory", "limit", "printed", "figure", "recomputed", "own setti
 - theory: the theory's value of exactly this quantity (a formula, an optimum, a bound);
 - limit: the limit that the theory states, which a finite run need not reach;
 - printed: a number printed in the paper or by its released code;
-- figure: read off a published figure, to the thickness of its line;
+- figure: read from a published figure, with an error of about the width of a plotted line;
 - recomputed: no number was published; computed from the published settings by an independent method (another solver, plain autograd);
 - own setting: measured in the theory's own setting, the first rung of a ladder.
 """
@@ -48,14 +48,18 @@ DEFAULT_SCOPE: Mapping[str, Scope] = {"claim": "own instances", "rung": "own ins
 
 
 def judge(value: float | None, op: Op, threshold: float, *, covered: bool = True, converged: bool = True) -> VerdictName:
-    """The verdict of ``value op threshold``.
+    """Returns the verdict on ``value op threshold``.
 
     >>> judge(0.02, "<=", 0.1)
     'consistent'
 
     Args:
-        covered: the instance satisfies the assumptions of the theorem; otherwise the verdict is "not covered".
-        converged: the iteration behind the value met its tolerance; otherwise, or if a number is not finite, "inconclusive".
+        value: measured number; None if it is missing.
+        op: direction of the inequality.
+        threshold: bound on the value.
+        covered: whether the instance satisfies the assumptions of the theorem; if not, the verdict is "not covered".
+        converged: whether the iteration behind the value met its tolerance; if not, or if a number is missing or not finite, the verdict is
+            "inconclusive".
     """
     if not covered:
         return "not covered"
@@ -69,8 +73,8 @@ class Null:
     """The null distribution of a quantity: its values at chance level.
 
     Attributes:
-        kind: how the draws were made, e.g. ``"permuted labels"`` or ``"untrained networks"``.
-        draws: the values themselves.
+        kind: method of drawing, e.g. ``"permuted labels"`` or ``"untrained networks"``.
+        draws: values at chance level; missing and non-finite ones are dropped.
     """
 
     kind: str
@@ -101,7 +105,10 @@ class Null:
 
     @classmethod
     def mean_of(cls, nulls: "Sequence[Null | None]") -> "Null | None":
-        """The null of a mean: draw i is the mean of the draws i. None if one is missing, or if kinds or numbers of draws differ."""
+        """Returns the null of a mean: its draw i is the mean of the nulls' draws i.
+
+        None if a null is missing, or if the nulls differ in kind or in number of draws.
+        """
         known = [null for null in nulls if null is not None]
         count = len(known)
         if not known or count < len(nulls) or len({(null.kind, len(null.draws)) for null in known}) > 1:
@@ -109,10 +116,10 @@ class Null:
         return cls(known[0].kind, tuple(sum(draws) / count for draws in zip(*(null.draws for null in known))))
 
     def p(self, value: float, side: Side, *, predicted: float | None = None) -> float:
-        """The permutation p-value of a value on one side, see :func:`~.statistics.permutation_p`.
+        """Computes the permutation p-value of a value on one side of the null, see :func:`~.statistics.permutation_p`.
 
         Raises:
-            ValueError: there is no draw, or the side is "==" and nothing is predicted.
+            ValueError: there are no draws, or ``side`` is "==" and ``predicted`` is None.
         """
         from .statistics import permutation_p
 
@@ -127,26 +134,26 @@ class Measurement:
         theory: name of the theory, or "network" for quantities of no theory.
         kind: subject of the row (:data:`Kind`).
         quantity: name of the quantity; the id of a claim.
-        value: the number; None if there is none, and then ``reason`` says why.
-        unit: of value, prediction, threshold, null and interval; "share" is a number in [0, 1] that is shown in per cent.
+        value: the number; None if it is missing, with the cause in ``reason``.
+        unit: unit of value, prediction, threshold, null and interval; a "share" is a number in [0, 1] that reports show in per cent.
         interval, interval_kind: 95 % interval of the value, and its kind ("over seeds", "over samples").
         predicted, basis: the theory's number for the same quantity, and its origin (:data:`Basis`).
         op, threshold, verdict: the inequality that decides the verdict, and the verdict.
-        null, side, p: the null distribution, the side of it on which the theory predicts the value, and the p-value on that side.
+        null, side, p: the null distribution, the side of the null on which the theory predicts the value, and the p-value on that side.
         agreement: (value - median null) / (predicted - median null): 0 is chance, 1 is the prediction.
-        reason: why there is no value.
+        reason: cause of a missing value.
         n: number of samples behind the value.
-        split: of the data: "train", "validation", "test".
+        split: part of the data: "train", "validation", "test".
         note: one short sentence for people; no code reads it.
-        source: where the literature states it.
+        source: passage of the literature that states the quantity or its prediction.
         setting: variant of an experiment or a dynamics ("descent on K and Q", "modified flow").
-        data, model: names of the data set and of the network; of no network if empty.
+        data, model: names of the data set and of the network; ``model`` is empty if no network was measured.
         rung: name of the rung of a ladder.
-        layer, head, step, seed: place in a network, training step, seed.
-        scope: what the number is evidence about; by default "own instances" for claims, rungs and figures, otherwise "these data".
+        layer, head, step, seed: block and head of the network, training step, random seed.
+        scope: subject of which the number is evidence; defaults to "own instances" for claims, rungs and figures, otherwise "these data".
 
     Raises:
-        ValueError: an unknown word in a column, or a row with neither value nor reason.
+        ValueError: a column holds an unknown word, or both value and reason are missing.
     """
 
     theory: str
@@ -181,7 +188,7 @@ class Measurement:
     scope: Scope | None = None
 
     def __post_init__(self):
-        fix = object.__setattr__
+        fix = object.__setattr__  # the only way to set a field of a frozen dataclass
         for name, words in _WORDS.items():
             if (word := getattr(self, name)) is not None and word not in words:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, words))}, got {word!r}")
@@ -200,7 +207,7 @@ class Measurement:
             fix(self, "scope", DEFAULT_SCOPE.get(self.kind, "these data"))
 
     def to_json(self) -> dict[str, Any]:
-        """The row as JSON values, without the columns at their defaults."""
+        """Returns the row as JSON values, without the columns that have their default values."""
         row: dict[str, Any] = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -217,10 +224,10 @@ class Measurement:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> "Measurement":
-        """The inverse of :meth:`to_json`.
+        """Restores a row from :meth:`to_json`.
 
         Raises:
-            ValueError: an unknown column, a missing one, or an unknown word in one.
+            ValueError: a column is unknown or missing, or holds an unknown word.
         """
         if unknown := row.keys() - set(COLUMNS):
             raise ValueError(f"row columns must be among {', '.join(COLUMNS)}, got {sorted(unknown)}")
@@ -250,7 +257,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
 
 
 class Arrays(dict[str, np.ndarray]):
-    """Named arrays beside the rows (attention maps, trajectories, features), from which figures are drawn."""
+    """Named arrays (attention maps, trajectories, features) from which figures are drawn; they accompany the rows."""
 
 
 class Table(Sequence[Measurement]):
@@ -295,10 +302,12 @@ class Table(Sequence[Measurement]):
         return f"Table({len(self)} measurements)"
 
     def select(self, **equal: Any) -> "Table":
-        """The rows whose columns have the given values; a tuple lists choices: ``table.select(theory="crate", step=(0, 10))``.
+        """Returns the rows whose columns have the given values: ``table.select(theory="crate", step=(0, 10))``.
+
+        A tuple lists alternatives.
 
         Raises:
-            ValueError: an unknown column.
+            ValueError: a column is unknown.
         """
         if unknown := equal.keys() - set(COLUMNS):
             raise ValueError(f"columns must be among {', '.join(COLUMNS)}, got {sorted(unknown)}")
@@ -306,48 +315,52 @@ class Table(Sequence[Measurement]):
         return Table(row for row in self._rows if all(getattr(row, name) in values for name, values in choices.items()))
 
     def where(self, keep: Callable[[Measurement], bool]) -> "Table":
-        """The rows for which ``keep`` is true."""
+        """Returns the rows for which ``keep`` is true."""
         return Table(row for row in self._rows if keep(row))
 
     def one(self) -> Measurement:
-        """The only row.
+        """Returns the only row.
 
         Raises:
-            ValueError: there are none or several.
+            ValueError: the table does not have exactly one row.
         """
         if len(self._rows) != 1:
             raise ValueError(f"expected one row, got {len(self._rows)}; select more columns")
         return self._rows[0]
 
     def replace(self, **columns: Any) -> "Table":
-        """The table with these columns set in every row."""
+        """Returns the table with these columns set in every row."""
         return Table(dataclasses.replace(row, **columns) for row in self._rows)
 
     def column(self, name: str) -> list[Any]:
-        """The values of one column, in order."""
+        """Returns the values of one column, in the order of the rows."""
         return [getattr(row, name) for row in self._rows]
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """The table as a ``pandas.DataFrame``; a null becomes its kind, its number of draws, its low, its median and its high."""
+        """Converts the table to a ``pandas.DataFrame``.
+
+        A null becomes five columns (kind, number of draws, low, median, high) and an interval two (low, high).
+        """
         import pandas
 
         frame = pandas.DataFrame([{name: getattr(row, name) for name in COLUMNS} for row in self._rows], columns=list(COLUMNS))
         nulls = [row.null for row in self._rows]
-        place = list(frame.columns).index("null")
+        position = list(frame.columns).index("null")
         frame = frame.drop(columns="null")
-        for shift, name in enumerate(("kind", "draws", "low", "median", "high")):
+        for offset, name in enumerate(("kind", "draws", "low", "median", "high")):
             values = [None if null is None else len(null.draws) if name == "draws" else getattr(null, name) for null in nulls]
-            frame.insert(place + shift, f"null_{name}", pandas.Series(values, index=frame.index, dtype=None if name == "kind" else float))
+            column = pandas.Series(values, index=frame.index, dtype=None if name == "kind" else float)
+            frame.insert(position + offset, f"null_{name}", column)
         low, high = zip(*((row.interval or (None, None)) for row in self._rows)) if self._rows else ((), ())
-        place = list(frame.columns).index("interval")
+        position = list(frame.columns).index("interval")
         frame = frame.drop(columns="interval")
-        frame.insert(place, "interval_low", pandas.Series(low, index=frame.index, dtype=float))
-        frame.insert(place + 1, "interval_high", pandas.Series(high, index=frame.index, dtype=float))
+        frame.insert(position, "interval_low", pandas.Series(low, index=frame.index, dtype=float))
+        frame.insert(position + 1, "interval_high", pandas.Series(high, index=frame.index, dtype=float))
         frame["source"] = [None if row.source is None else str(row.source) for row in self._rows]
         return frame
 
     def summary(self) -> "Table":
-        """The table averaged over seeds: mean, 95 % interval over seeds (Student's t), and null whose draw i is the mean of the draws i.
+        """Averages the table over seeds: mean, 95 % interval over seeds (Student's t), and the null of the mean (:meth:`Null.mean_of`).
 
         Rows that agree in every column of :data:`IDENTITY` form a group. A group of one row is returned unchanged.
         """
@@ -368,14 +381,14 @@ def collect(stream: Iterable[Measurement | Arrays]) -> tuple[Table, dict[str, np
 
     Raises:
         ValueError: two arrays of the stream have the same name.
-        TypeError: the stream holds something else.
+        TypeError: an item is neither a measurement nor :class:`Arrays`.
     """
     rows: list[Measurement] = []
     arrays: dict[str, np.ndarray] = {}
     for item in stream:
         if isinstance(item, Arrays):
-            if twice := arrays.keys() & item.keys():
-                raise ValueError(f"array names must be unique within a result, got {sorted(twice)} twice; prefix them")
+            if duplicates := arrays.keys() & item.keys():
+                raise ValueError(f"array names must be unique within a result, got {sorted(duplicates)} twice; prefix them")
             arrays.update({name: np.asarray(value) for name, value in item.items()})
         else:
             rows.append(item)

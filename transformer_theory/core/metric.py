@@ -1,4 +1,4 @@
-"""Metrics, quantities that are measured in any network, streamed over batches; and their input, :class:`Activations`.
+"""Metrics: quantities measured in any network, accumulated over batches. Their input is :class:`Activations`.
 
 A metric follows torchmetrics' pattern: ``update`` accumulates sums and counts from one module of one forward pass, ``compute`` returns the
 measurements since the last ``reset``, and ``merge`` adds another metric's state, so that batches and processes can be combined. A metric is
@@ -23,7 +23,7 @@ ActivationKind = Literal["attention", "features", "outputs"]
 class Activations:
     """Inputs, outputs and attention of one module in one forward pass (detached, on the model's device).
 
-    In a forward pass the attention of a block comes before the block itself, and the outputs come last.
+    A forward pass records the attention of a block before the block itself, and the outputs last.
 
     Attributes:
         name: qualified name of the module, e.g. ``"blocks.1.attention"``.
@@ -37,7 +37,7 @@ class Activations:
         bilinear: for each head the matrix W with score(key token x, query token z) = x^T W z, scale included and biases of W_Q and W_K
             omitted, ``[heads, dim, dim]``; None if it is unknown.
         module: the module itself, for its parameters.
-        mask: which keys each query may see, broadcastable to the weights; None if all (attention only).
+        mask: True for the keys that a query may attend to, broadcastable to the weights; None if all are allowed (attention only).
         first_head: number of heads in earlier attentions of the same block: 0 unless a block attends more than once (attention only).
         after_attention: the residual stream of a block after its attention step, before its MLP, ``[batch, seq, dim]`` (features only).
         labels: class of each sequence, ``[batch]``; None if they are unknown.
@@ -63,18 +63,19 @@ class Activations:
 
 
 Place = tuple[int, ...]
-"""Key of a sum: ``(layer,)``, or ``(layer, first head)`` for one attention."""
+"""Key of a sum: ``(layer,)``, or ``(layer, first head)`` for one attention module."""
 
 
 class Metric:
-    """Base of all metrics. Its state is a sum of tensors for each place.
+    """Base class of metrics. The state is one sum of tensors per place.
 
     A subclass defines :meth:`update`, which calls :meth:`add`, and :meth:`compute`, which returns measurements with theory, kind, quantity,
     value, layer, head and null; the caller adds model, data, step and seed. A subclass with other state overrides the other methods too.
 
     Attributes:
-        kinds: of the activations that it receives. Attention that no metric needs is not computed.
-        null_source: "own" if the metric draws its null, "untrained" if the caller does, by the same metric in untrained networks.
+        kinds: kinds of activations that the metric receives. Attention that no metric needs is not computed.
+        null_source: "own" if the metric draws its null itself; "untrained" if the caller draws it, by applying the same metric to untrained
+            networks.
         sums: accumulated tensors by place.
     """
 
@@ -90,11 +91,11 @@ class Metric:
         raise NotImplementedError(f"{type(self).__name__} must define update()")
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """The measurements since the last :meth:`reset`.
+        """Returns the measurements since the last :meth:`reset`.
 
         Args:
-            draws: number of null draws; 0 for the metric's default.
-            generator: of the null draws.
+            draws: number of null draws; 0 selects the metric's default.
+            generator: random generator of the null draws.
         """
         raise NotImplementedError(f"{type(self).__name__} must define compute()")
 
@@ -103,7 +104,7 @@ class Metric:
         self.sums = {}
 
     def merge(self, other: Any) -> None:
-        """Adds the state of another metric of the same class that took part in the same measurement."""
+        """Adds the state of another metric of the same class, which has accumulated other batches of the same measurement."""
         for place, sums in other.sums.items():
             self.add(place, sums)
 
@@ -112,20 +113,20 @@ class Metric:
         self.sums[place] = self.sums[place] + sums.to(self.sums[place].device) if place in self.sums else sums
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The sums under names such as ``"3.0"`` (layer 3, first head 0)."""
+        """Returns the sums under names such as ``"3.0"`` (layer 3, first head 0)."""
         return {".".join(map(str, place)): sums for place, sums in self.sums.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """The inverse of :meth:`state_dict`."""
+        """Restores the sums from :meth:`state_dict`."""
         self.sums = {tuple(int(part) for part in place.split(".")): sums for place, sums in state.items()}
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Named arrays for figures; none for most metrics."""
+        """Returns named arrays for figures; most metrics have none."""
         return {}
 
     def memory(self) -> dict[Any, Tensor]:
-        """State that outlives a :meth:`reset`, to compare with earlier measurements; empty for most metrics."""
+        """Returns the state that survives a :meth:`reset`, for comparison with earlier measurements; most metrics have none."""
         return {}
 
     def remember(self, memory: dict[Any, Tensor]) -> None:
-        """Restores a :meth:`memory`."""
+        """Restores the state that :meth:`memory` returned."""

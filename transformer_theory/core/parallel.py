@@ -18,15 +18,15 @@ import torch
 
 P = ParamSpec("P")
 T = TypeVar("T")
-SCHEMES = ("tcp", "tls", "ws", "wss", "ucx")  # of dask
-TIMEOUT = 5.0  # seconds for a dask scheduler to answer, and to have a worker
+SCHEMES = ("tcp", "tls", "ws", "wss", "ucx")  # of the addresses of dask schedulers
+TIMEOUT = 5.0  # seconds to wait for a dask scheduler, and then for its first worker
 
 _limited: ContextVar[bool] = ContextVar("limited", default=False)
 
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Limits torch and the numerical libraries to one thread inside the block, and restores their numbers of threads afterwards."""
+    """Limits torch and the numerical libraries to one thread inside the block; the previous numbers of threads are restored afterwards."""
     if _limited.get():  # nested: the outermost block has set the limit and will restore it
         yield
         return
@@ -42,7 +42,7 @@ def one_thread() -> Iterator[None]:
 
 @functools.cache
 def _pools() -> Any:
-    """The thread pools of the libraries behind numpy and scipy. Finding them takes a millisecond, so it is done once."""
+    """Finds the thread pools of the libraries behind numpy and scipy. The search takes a millisecond, so its result is cached."""
     import scipy.linalg  # noqa: F401 - loads scipy's own BLAS, which would not be found otherwise
     from threadpoolctl import ThreadpoolController
 
@@ -80,8 +80,8 @@ _listener: ContextVar[Callable[[str], None]] = ContextVar("listener", default=la
 def stream(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> Iterator[T]:
     """Yields ``function(**setting)`` for each setting, in order, computed in the active joblib context.
 
-    Several processes start at once. In this process, the default, each call is made when its result is requested. The function must be
-    importable, and arguments and results must be picklable. Random numbers must come from a seed in the setting.
+    With several processes, all calls are submitted immediately. In this process, the default, each call runs when its result is requested.
+    The function must be importable, and its arguments and results must be picklable. Random numbers must come from a seed in the setting.
     """
     from joblib import Parallel, delayed
 
@@ -93,18 +93,18 @@ def stream(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> It
 
 
 def sweep(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> list[T]:
-    """The results of :func:`stream` as a list, with a line of progress about once a second."""
+    """Returns the results of :func:`stream` as a list, and reports progress about once a second."""
     settings = list(settings)
-    # Progress names the settings that differ between calls and are short.
-    shown = [{name: value for name, value in setting.items() if isinstance(value, str | int | float)} for setting in settings]
-    varied = [name for name in dict(*shown[:1]) if len({setting.get(name) for setting in shown}) > 1]
+    # A line of progress names the settings that are short and differ between calls.
+    short = [{name: value for name, value in setting.items() if isinstance(value, str | int | float)} for setting in settings]
+    varying = [name for name in (short[0] if short else {}) if len({setting.get(name) for setting in short}) > 1]
     results, last = [], time.monotonic()
-    for setting, result in zip(shown, stream(function, settings)):
+    for setting, result in zip(short, stream(function, settings)):
         results.append(result)
         if time.monotonic() - last > 1 or len(results) == len(settings):
             last = time.monotonic()
-            where = ", ".join(f"{name}={setting.get(name)}" for name in varied)
-            progress(f"{len(results)} of {len(settings)} settings{f' ({where})' if where else ''}")
+            values = ", ".join(f"{name}={setting.get(name)}" for name in varying)
+            progress(f"{len(results)} of {len(settings)} settings{f' ({values})' if values else ''}")
     return results
 
 
@@ -120,7 +120,7 @@ def progress(text: str) -> None:
 
 @contextlib.contextmanager
 def progress_listener(listener: Callable[[str], None]) -> Iterator[None]:
-    """Inside the block, ``listener`` is called with each line of :func:`progress`."""
+    """Calls ``listener`` with each line of :func:`progress` inside the block."""
     token = _listener.set(listener)
     try:
         yield
@@ -130,14 +130,14 @@ def progress_listener(listener: Callable[[str], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def workers(number: int | str | None) -> Iterator[Workers]:
-    """Inside the block, :func:`stream` and :func:`sweep` use these workers.
+    """Makes :func:`stream` and :func:`sweep` use these workers inside the block.
 
     Args:
-        number: number of processes on this machine, or address of a dask scheduler ("tcp://host:8786"), whose workers need this package
-            and one thread each (``dask worker --nthreads 1``); None keeps the active joblib context.
+        number: number of processes on this machine, or address of a dask scheduler ("tcp://host:8786"); None keeps the active joblib
+            context. The workers of a scheduler need this package and one thread each (``dask worker --nthreads 1``).
     Raises:
-        ValueError: fewer than one process, an address of another form, or dask is not installed.
-        ConnectionError: no scheduler answers at that address, or it has no workers.
+        ValueError: the number is less than 1, the address has another form, or dask is not installed.
+        ConnectionError: no scheduler answers at the address, or it has no workers.
     """
     from joblib import effective_n_jobs, parallel_config
 
@@ -146,7 +146,7 @@ def workers(number: int | str | None) -> Iterator[Workers]:
             stack.enter_context(parallel_config(backend="dask", n_jobs=-1, client=stack.enter_context(_cluster(number))))
         elif number is not None:
             if number < 1:
-                raise ValueError(f"workers must be a number from 1 on, or the address of a dask scheduler, got {number}")
+                raise ValueError(f"workers must be a number of at least 1, or the address of a dask scheduler, got {number}")
             stack.enter_context(parallel_config(backend="loky", n_jobs=number, inner_max_num_threads=1))
         active = Workers(effective_n_jobs(None))  # pyright: ignore[reportArgumentType]
         stack.callback(_active.reset, _active.set(active))
@@ -154,7 +154,7 @@ def workers(number: int | str | None) -> Iterator[Workers]:
 
 
 def _cluster(address: str) -> Any:
-    """A client of the scheduler; leaving its context closes it."""
+    """Connects to a scheduler. Leaving the context of the client closes it."""
     if not re.fullmatch(r"\w+://[^\s/]+:\d+", address) or address.partition("://")[0] not in SCHEMES:
         raise ValueError(f"workers must be a number or an address such as tcp://host:8786, got {address!r}")
     try:

@@ -1,7 +1,7 @@
-"""Figures in one style: without pyplot's state, in colours that colour-blind readers can distinguish, as byte-reproducible SVG and PDF.
+"""Figures in one style, without pyplot's global state: colours that colour-blind readers can distinguish, byte-reproducible SVG and PDF.
 
-A function that plots is decorated with ``@style()``, since matplotlib reads some settings when a title or a legend is added and others when
-the figure is drawn or saved; :func:`svg` and :func:`pdf` save in the style.
+Decorate each function that plots with ``@style()``: matplotlib reads some settings when a title or a legend is added, others when the
+figure is drawn or saved. :func:`svg` and :func:`pdf` save in the style.
 
     figure, (left, right) = axes(1, 2)
     line(left, steps, cosine, name="attention_svm", label="cosine", null=0.1)
@@ -10,7 +10,7 @@ the figure is drawn or saved; :func:`svg` and :func:`pdf` save in the style.
     text = svg(figure)
 
 The colours are Okabe and Ito's for theories and Tol's for networks; other curves get :func:`shades`, so that no colour has two meanings.
-matplotlib is imported when a figure is made.
+matplotlib is imported when the first figure is created.
 """
 
 import hashlib
@@ -109,28 +109,28 @@ def style() -> Iterator[None]:
 
 
 def colour(name: str) -> str:
-    """The colour of a theory, a network or any other name; a name always gets the same colour."""
+    """Returns the colour of a theory, a network or any other name; the same name always has the same colour."""
     if name in COLOURS:
         return COLOURS[name]
     return _SPARE[int(hashlib.sha256(name.encode()).hexdigest(), 16) % len(_SPARE)]
 
 
 def shades(count: int) -> list[str]:
-    """``count`` colours from dark to light, for curves that stand for settings, layers or tokens, not for a theory or a network."""
+    """Returns ``count`` colours from dark to light, for curves of settings, layers or tokens rather than theories or networks."""
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
-    return [to_hex(tint) for tint in colormaps["viridis"](np.linspace(0, 0.78, count))]  # lighter ones are invisible on white
+    return [to_hex(tint) for tint in colormaps["viridis"](np.linspace(0, 0.78, count))]  # lighter colours would be invisible on white
 
 
 def axes(rows: int = 1, cols: int = 1, width: float | int = 7.0, height: float | int = 2.8) -> "tuple[Figure, np.ndarray]":
-    """A figure with ``rows * cols`` panels in the style of this module.
+    """Creates a figure with ``rows * cols`` panels in the style of this module.
 
     Args:
         rows, cols: shape of the grid of panels.
-        width, height: of the whole figure in inches; the page of a report is 7 inches wide.
+        width, height: size of the whole figure, inches; the page of a report is 7 inches wide.
     Returns:
-        The figure, and its axes as a **flat** array ``[rows * cols]``, row by row, also for one panel: ``figure, (ax,) = axes()``.
+        The figure, and its axes as a **flat** array ``[rows * cols]``, row by row, even for a single panel: ``figure, (ax,) = axes()``.
     Raises:
         ValueError: rows or cols is less than 1.
     """
@@ -144,13 +144,14 @@ def axes(rows: int = 1, cols: int = 1, width: float | int = 7.0, height: float |
 
 
 def line(ax: "Axes", x, y, *, name: str = "network", label: str = "", null: float | int | None = None, **options) -> "Line2D":
-    """A curve in the colour of ``name`` (a theory or a network), with its chance level as a thin dashed line of the same colour.
+    """Draws a curve in the colour of ``name`` (a theory or a network), and its chance level as a thin dashed line of the same colour.
 
     Args:
         x, y: arrays or lists of equal length; NaN leaves a gap.
-        label: for :func:`label_ends` or a legend.
-        null: chance level; None if there is none.
-        options: further arguments of ``Axes.plot``; pass ``color`` for a curve of neither a theory nor a network.
+        name: theory or network that determines the colour.
+        label: text for :func:`label_ends` or a legend.
+        null: chance level; None draws no line.
+        options: further arguments of ``Axes.plot``; ``color`` overrides the colour of ``name``.
     """
     options = {"color": colour(name), "linewidth": STYLE["lines.linewidth"], "label": label or "_", **options}
     (curve,) = ax.plot(x, y, **options)
@@ -160,18 +161,18 @@ def line(ax: "Axes", x, y, *, name: str = "network", label: str = "", null: floa
 
 
 def null_band(ax: "Axes", low: float | int, high: float | int | None = None, label: str = "null") -> None:
-    """A grey band from ``low`` to ``high``, labelled at the left edge; a line if they are equal or ``high`` is None."""
+    """Draws a grey band from ``low`` to ``high``, labelled at the left edge; a line if ``high`` is None or equal to ``low``."""
     if high is None or high == low:
         ax.axhline(low, color=COLOURS["null"], linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
     else:
         ax.axhspan(low, high, color=COLOURS["null"], alpha=0.18, linewidth=0, zorder=0)
-    at = ax.get_yaxis_transform()
+    transform = ax.get_yaxis_transform()  # x in axes coordinates, y in data coordinates
     top = low if high is None else max(low, high)
-    ax.annotate(label, (0.01, top), xycoords=at, xytext=(0, 1.5), textcoords="offset points", color=COLOURS["null"], fontsize=7)
+    ax.annotate(label, (0.01, top), xycoords=transform, xytext=(0, 1.5), textcoords="offset points", color=COLOURS["null"], fontsize=7)
 
 
 def label_ends(ax: "Axes", *, fontsize: float | int = 7.5) -> None:
-    """In place of a legend, writes each curve's label at its right end, in its colour; labels that would overlap are moved apart.
+    """Writes each curve's label at its right end, in its colour, in place of a legend; labels that would overlap are moved apart.
 
     Call it last: the limits of the axes must be final.
     """
@@ -182,14 +183,14 @@ def label_ends(ax: "Axes", *, fontsize: float | int = 7.5) -> None:
         y = np.asarray(curve.get_ydata(), dtype=float)
         finite = y[np.isfinite(y)]
         if len(finite):
-            where = ax.transAxes.inverted().transform(ax.transData.transform((0.0, finite[-1])))[1]
-            ends.append((float(np.clip(where, 0, 1)), curve))
+            height = ax.transAxes.inverted().transform(ax.transData.transform((0.0, finite[-1])))[1]
+            ends.append((float(np.clip(height, 0, 1)), curve))
     if not ends:
         return
     ends.sort(key=lambda end: end[0])
     figure, spec = ax.get_figure(root=True), ax.get_subplotspec()
     rows = spec.get_gridspec().nrows if spec is not None else 1
-    # The height of a line of text in axes coordinates, if the panels of a column fill 72 % of the height of the figure.
+    # Height of a line of text in axes coordinates (72 points per inch), if the panels of a column fill 72 % of the figure's height.
     unit = 1.22 * fontsize / 72 / (0.72 * figure.get_size_inches()[1] / rows)  # pyright: ignore
     heights = [unit * (1.12 + str(curve.get_label()).count("\n")) for _, curve in ends]
     for (_, curve), y in zip(ends, _apart([end[0] for end in ends], heights, low=-0.05, high=1.05)):
@@ -198,10 +199,12 @@ def label_ends(ax: "Axes", *, fontsize: float | int = 7.5) -> None:
 
 
 def _apart(places: list[float], heights: list[float], low: float = -np.inf, high: float = np.inf) -> list[float]:
-    """The sorted centres, moved as little as possible (least squares) until boxes of these heights do not overlap and lie between ``low``
-    and ``high``; boxes that do not fit pass ``high``."""
-    # Minus the cumulative heights the constraint is monotonicity, so this is isotonic regression: the pool-adjacent-violators algorithm
-    # merges neighbouring blocks whose means decrease, and gives every member of a block the block's mean.
+    """Moves sorted centres as little as possible (least squares), so that boxes of these heights do not overlap.
+
+    The boxes are then shifted into [low, high]. Boxes that do not fit extend beyond ``high``.
+    """
+    # Boxes do not overlap if the centres minus the cumulative heights do not decrease, so this is isotonic regression. The algorithm of
+    # pool adjacent violators merges neighbouring blocks whose means decrease, and gives every member of a block the block's mean.
     offsets = np.concatenate([[0.0], np.cumsum([(a + b) / 2 for a, b in pairwise(heights)])])
     blocks: list[tuple[float, int]] = []  # sum of (place - offset), count
     for place, offset in zip(places, offsets):
@@ -210,17 +213,18 @@ def _apart(places: list[float], heights: list[float], low: float = -np.inf, high
             total, count = blocks.pop()
             blocks[-1] = (blocks[-1][0] + total, blocks[-1][1] + count)
     starts = [total / count for total, count in blocks for _ in range(count)]
-    least, most = low + heights[0] / 2, high - heights[-1] / 2 - float(offsets[-1])
-    return [max(least, min(most, start)) + float(offset) for start, offset in zip(starts, offsets)]
+    lowest, highest = low + heights[0] / 2, high - heights[-1] / 2 - float(offsets[-1])
+    return [max(lowest, min(highest, start)) + float(offset) for start, offset in zip(starts, offsets)]
 
 
 def heatmap(ax: "Axes", matrix, label: str = "", *, vmin=None, vmax=None, cmap: str = "viridis", bar: bool = True):
-    """A matrix as an image with square cells, without a grid, with a colour bar labelled ``label``.
+    """Draws a matrix as an image with square cells, without a grid, with a colour bar labelled ``label``.
 
     Args:
         matrix: numbers ``[rows, cols]``; NaN is white.
         vmin, vmax, cmap: as in ``Axes.imshow``; use ``"RdBu_r"`` with symmetric limits for signed values.
-        bar: draw the colour bar.
+        label: label of the colour bar; title of the panel if ``bar`` is False.
+        bar: whether to draw the colour bar.
     Returns:
         The image.
     Raises:
@@ -244,16 +248,16 @@ def heatmap(ax: "Axes", matrix, label: str = "", *, vmin=None, vmax=None, cmap: 
 
 
 def caption(figure: "Figure", text: str) -> None:
-    """A caption below the panels that explains lines, bands and marks; a legend of the whole figure then belongs above them."""
+    """Adds a caption below the panels, which explains lines, bands and marks; place a legend of the whole figure above the panels."""
     import textwrap
 
-    size = 7.2
+    size = 7.2  # points; a character is about 0.53 of it wide
     lines = textwrap.fill(text, int(figure.get_size_inches()[0] * 72 / (0.53 * size)), break_on_hyphens=False)
     figure.supxlabel(lines, x=0.01, ha="left", fontsize=size, color=COLOURS["raw"], linespacing=1.25)
 
 
 def text_figure(message: str, width: float | int = 7.0, height: float | int = 1.0) -> "Figure":
-    """A small figure with a message in place of panels."""
+    """Creates a small figure with a message in place of panels."""
     import textwrap
 
     figure, (ax,) = axes(width=width, height=height)
@@ -263,15 +267,15 @@ def text_figure(message: str, width: float | int = 7.0, height: float | int = 1.
 
 
 def plain(name: str) -> str:
-    r"""A name of data or of a network as a label, with dollars escaped: matplotlib would read ``a$x$`` as a formula."""
+    r"""Returns a name as a label, with dollars escaped: matplotlib would read ``a$x$`` as a formula."""
     return name.replace("$", r"\$")
 
 
 def svg(figure: "Figure", prefix: str = "") -> str:
-    """The figure as an ``<svg>`` element; equal figures give equal bytes (fixed hash salt, no date, no version).
+    """Returns the figure as an ``<svg>`` element; equal figures give equal bytes (fixed hash salt, no date, no version).
 
     Args:
-        prefix: of the ids inside, so that several figures can share a page; a hash of the content if empty.
+        prefix: prefix of the ids inside, so that several figures can share a page; if empty, a hash of the content.
     """
     with style():
         buffer = io.StringIO()
@@ -289,8 +293,8 @@ def svg(figure: "Figure", prefix: str = "") -> str:
 
 
 def pdf(figure: "Figure") -> bytes:
-    """The figure as a PDF of one page with embedded fonts; equal figures give equal bytes (no date, no version)."""
-    fonts = logging.getLogger("fontTools")  # warns about dates inside fonts
+    """Returns the figure as a one-page PDF with embedded fonts; equal figures give equal bytes (no date, no version)."""
+    fonts = logging.getLogger("fontTools")  # would warn about dates inside fonts
     level = fonts.level
     fonts.setLevel(logging.ERROR)
     try:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pandas
 
 FORMAT = 3
-FILES = ("result.json", "table.jsonl", "arrays.npz", "verifications.json")  # of a stored result
+FILES = ("result.json", "table.jsonl", "arrays.npz", "verifications.json")  # all files of a stored result
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Result:
     """The measurements of one run.
 
     Attributes:
-        name: of the experiment, or "compare", "verify", "reach", "train", "probe".
-        settings: of the run; JSON values.
+        name: name of the experiment, or "compare", "verify", "reach", "train", "probe".
+        settings: settings of the run; JSON values.
         table: the measurements.
         arrays: named arrays, from which figures are drawn.
         verifications: the outcome of each claim on its seeds.
-        sources: literature of the run.
+        sources: literature on which the run is based.
         provenance: versions, seed, threads, device, wall time, commit and command line (see :func:`provenance`).
     """
 
@@ -64,18 +64,19 @@ class Result:
         return f"Result({self.name!r}, rows={len(self.table)}, arrays={len(self.arrays)}, verifications={len(self.verifications)})"
 
     def select(self, **equal) -> Table:
-        """The rows whose columns have the given values; a tuple lists choices: ``result.select(theory="crate", step=(0, 10))``."""
+        """Returns the rows whose columns have the given values; a tuple lists alternatives, as in :meth:`.Table.select`."""
         return self.table.select(**equal)
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """The table as a ``pandas.DataFrame``, see :meth:`.Table.to_pandas`."""
+        """Converts the table to a ``pandas.DataFrame``, see :meth:`.Table.to_pandas`."""
         return self.table.to_pandas()
 
     def write_into(self, folder: Path, *, growing: bool = False) -> None:
         """Writes the files into an existing folder, each atomically.
 
         Args:
-            growing: the run will append rows to ``table.jsonl``, so that file gets no checksum yet.
+            folder: existing folder.
+            growing: whether the run will append rows to ``table.jsonl``, which then gets no checksum.
         """
         head = {
             "format": FORMAT,
@@ -92,7 +93,7 @@ class Result:
         with files.replacing(folder / "verifications.json") as draft:
             draft.write_text(json.dumps([one.to_json() for one in self.verifications], indent=1) + "\n", encoding="utf-8")
         names = [name for name in FILES[1:] if not (growing and name == "table.jsonl")]
-        # Last, since it holds the checksums of the other files.
+        # Written last, since it holds the checksums of the other files.
         with files.replacing(folder / "result.json") as draft:
             draft.write_text(json.dumps(files.sealed(head, folder, names), indent=2) + "\n", encoding="utf-8")
 
@@ -112,21 +113,21 @@ class Result:
         """Reads a stored result; nothing is unpickled.
 
         Raises:
-            ValueError: the directory does not hold a result, its format is another, or a file was changed after it was stored.
+            ValueError: the directory does not hold a result, its format is not supported, or a file was changed after it was stored.
             PermissionError: a file is not readable.
         """
         folder = Path(directory)
         try:
             if not (folder / "result.json").is_file():
                 raise ValueError(f"{folder} must hold {', '.join(FILES)}, result.json is missing; run it again")
-            (folder / "result.json").open("rb").close()
+            (folder / "result.json").open("rb").close()  # raises PermissionError, which the handlers below report separately
         except PermissionError as error:
             raise PermissionError(f"{folder} cannot be read (permission denied); ask its owner, or copy it") from error
         try:
             head = json.loads((folder / "result.json").read_text(encoding="utf-8"))
             if head["format"] != FORMAT:
-                age = "a newer version stored: install that" if head["format"] > FORMAT else "an older version stored"
-                raise ValueError(f"expected format {FORMAT}, got {head['format']}, which {age}")
+                origin = "a newer version stored: install that" if head["format"] > FORMAT else "an older version stored"
+                raise ValueError(f"expected format {FORMAT}, got {head['format']}, which {origin}")
             for name in FILES[1:]:
                 if not (folder / name).is_file():
                     raise ValueError(f"{name} is missing")
@@ -148,12 +149,12 @@ class Result:
 
 
 def json_line(row: Measurement) -> str:
-    """One line of ``table.jsonl``."""
+    """Returns the row as one line of ``table.jsonl``."""
     return json.dumps(row.to_json()) + "\n"
 
 
 def read_table(path: Path) -> Table:
-    """The rows of a ``table.jsonl``.
+    """Reads the rows of a ``table.jsonl``.
 
     Raises:
         ValueError: a line does not hold a measurement.
@@ -162,12 +163,12 @@ def read_table(path: Path) -> Table:
 
 
 def provenance(*, seed: int | None = None, device: str = "cpu", started: float | None = None) -> dict[str, Any]:
-    """Provenance of a run: versions, seed (None if none is used), threads, device, machine, date, wall time, commit and command line.
+    """Returns the provenance of a run: versions, seed, threads, device, machine, date, wall time, commit and command line.
 
     Args:
-        seed: of the run.
-        device: of the run.
-        started: ``time.perf_counter()`` at its start; without it there is no wall time.
+        seed: seed of the run; None if the run uses no seed, or several.
+        device: device of the run.
+        started: ``time.perf_counter()`` at the start of the run; None omits the wall time.
     """
     versions = {"python": platform.python_version()}
     for package in ("transformer-theory", "torch", "numpy", "scipy", "cvxpy", "scikit-learn"):
@@ -191,13 +192,13 @@ def provenance(*, seed: int | None = None, device: str = "cpu", started: float |
 
 
 def _program(path: Path) -> str:
-    """Name of the program; ``python -m transformer_theory`` is called ``transformer-theory``."""
+    """Returns the name of the program; for ``python -m transformer_theory`` it is ``transformer-theory``."""
     return "transformer-theory" if path.parts[-2:] == ("transformer_theory", "__main__.py") else path.name
 
 
 @cache
 def _commit() -> dict[str, Any]:
-    """The commit of the repository that holds this package, and whether the package differs from it; empty outside a repository."""
+    """Returns the commit of the repository that holds this package, and whether the package differs from it; empty outside a repository."""
     here = Path(__file__).parents[1]
     try:
         # --porcelain=v2 --branch prints the commit, then one line for each file of this folder that differs from it.
@@ -214,7 +215,7 @@ def _commit() -> dict[str, Any]:
 
 
 def jsonable(value: Any) -> Any:
-    """JSON values from numbers of torch and numpy, tuples, paths and dataclasses; NaN and infinities become None."""
+    """Converts numbers of torch and numpy, tuples, paths and dataclasses to JSON values; NaN and infinities become None."""
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     if isinstance(value, dict):

@@ -16,13 +16,19 @@ from .errors import nearest
 ACCENTS = {'"': "\u0308", "'": "\u0301", "`": "\u0300", "^": "\u0302", "~": "\u0303", "c": "\u0327", "v": "\u030c", "H": "\u030b"}
 LETTERS = {"AA": "Å", "aa": "å", "O": "Ø", "o": "ø", "ss": "ß", "L": "Ł", "l": "ł", "ae": "æ", "AE": "Æ", "&": "&"}
 BIBLIOGRAPHY = Path(__file__).with_name("references.bib")
-AUTHORS = "The transformer_theory developers"  # CITATION.cff, which is not installed, and LICENSE say the same: a test holds them together
+AUTHORS = "The transformer_theory developers"  # also in LICENSE and CITATION.cff, which is not installed; a test compares them
 TITLE = "transformer_theory: theories of transformers, side by side"
-YEAR = "2026"  # of the copyright
+YEAR = "2026"  # year of the copyright
 
 
 Status = Literal["", "confirmed", "second-hand", "not found"]
-"""Whether the numbered statement was read in the full text, found in another text that cites it, or not found; empty if unchecked."""
+"""Result of the search for the cited statement.
+
+- confirmed: read in the full text, under this number;
+- second-hand: found in another text that cites it;
+- not found;
+- empty: not searched for.
+"""
 
 
 @dataclass(frozen=True)
@@ -35,9 +41,9 @@ class Source:
     ('tian2023scan, Thm. 2', 'Tian et al. (2023), Thm. 2')
 
     Attributes:
-        key: of the BibTeX entry in ``references.bib``.
+        key: key of the BibTeX entry in ``references.bib``.
         locator: theorem, equation, figure or section; may be empty.
-        status: whether the numbered statement was confirmed (:data:`Status`).
+        status: result of the search for the statement (:data:`Status`).
 
     Raises:
         ValueError: the key is not in the bibliography, or the status is unknown.
@@ -57,15 +63,15 @@ class Source:
         return f"{self.key}, {self.locator}" if self.locator else self.key
 
     def to_json(self) -> dict[str, str]:
-        """The fields that are not empty."""
+        """Returns the fields that are not empty."""
         return {name: value for name, value in asdict(self).items() if value}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, str]) -> "Source":
-        """The inverse of :meth:`to_json`. Keys missing from the bibliography are allowed: a stored row may be of another version.
+        """Restores a source from :meth:`to_json`. Its key may be missing from the bibliography, since another version may have stored it.
 
         Raises:
-            ValueError: there is no key, or a field is not text.
+            ValueError: the key is missing, or a field is not text.
         """
         fields = {name: stored.get(name, "") for name in ("key", "locator", "status")}
         if not fields["key"] or not all(isinstance(value, str) for value in fields.values()):
@@ -94,26 +100,28 @@ class Source:
 
 @cache
 def entries() -> dict[str, str]:
-    """All BibTeX entries by key, verbatim."""
+    """Returns all BibTeX entries by key, verbatim."""
     text = BIBLIOGRAPHY.read_text(encoding="utf-8")
+    # An entry ends at the first closing brace at the start of a line.
     return {match[1]: match[0].strip() for match in re.finditer(r"^@\w+\{([^,\s]+),.*?^\}", text, re.MULTILINE | re.DOTALL)}
 
 
 def field(key: str, name: str) -> str:
-    """One field of an entry as plain text: without braces, with letters for LaTeX accents; empty if absent."""
+    """Returns one field of an entry as plain text, without braces and LaTeX accents; empty if absent."""
     match = re.search(rf"^\s*{name}\s*=\s*\{{(.*)\}},?\s*$", entries()[key], re.MULTILINE | re.IGNORECASE)
     return re.sub(r"[{}]", "", _letters(match[1])) if match else ""
 
 
 def _letters(text: str) -> str:
-    r"""``Bj{\"o}rck`` becomes ``Björck``."""
+    r"""Replaces LaTeX accents by letters: ``Bj{\"o}rck`` becomes ``Björck``."""
     text = re.sub(r"\\(AA|aa|ss|ae|AE|[OoLl&])(?![A-Za-z])", lambda m: LETTERS[m[1]], text)
+    # A letter is followed by its combining accent, and NFC merges the two. Accents named by letters (\c, \v, \H) need a brace.
     accented = re.sub(r"\\([\"'`^~]|[cvH](?=\{))\{?([A-Za-z])\}?", lambda m: m[2] + ACCENTS[m[1]], text)
     return unicodedata.normalize("NFC", accented)
 
 
 def short(key: str) -> str:
-    """Author and year, as in running text.
+    """Returns author and year, as in running text.
 
     >>> short("yu2020learning")
     'Yu et al. (2020)'
@@ -123,7 +131,7 @@ def short(key: str) -> str:
 
 @cache
 def year(key: str) -> str:
-    """The year, with a letter (``"2023a"``) if several entries have the same authors and year in running text."""
+    """Returns the year, with a letter (``"2023a"``) if several entries have the same authors and year in running text."""
     twins = [other for other in entries() if (_authors(other), field(other, "year")) == (_authors(key), field(key, "year"))]
     return field(key, "year") + (chr(ord("a") + twins.index(key)) if len(twins) > 1 else "")
 
@@ -134,24 +142,25 @@ def _authors(key: str) -> str:
 
 
 def bibtex(keys) -> str:
-    """BibTeX of the given keys, in order and without repetition.
+    """Returns the BibTeX entries of the keys, in order and without repetition.
 
     Raises:
         ValueError: a key is not in the bibliography.
     """
     keys = list(dict.fromkeys(keys))
     for key in keys:
-        Source(key)
+        Source(key)  # raises the error for an unknown key
     return "\n\n".join(entries()[key] for key in keys) + "\n"
 
 
 def software() -> str:
-    """BibTeX of this library, with the installed version. It has no address yet."""
+    """Returns the BibTeX entry of this library, with the installed version. The library has no public address yet."""
     from .. import __version__
 
     author, title = (text.replace("_", r"\_") for text in (AUTHORS, TITLE))
     name, colon, rest = title.partition(":")
+    # Braces keep BibTeX from splitting the author's name and from changing the case of the title.
     fields = {"author": f"{{{author}}}", "title": f"{{{name}}}{colon}{rest}", "year": YEAR, "howpublished": "Python library"}
     fields["note"] = f"Version {__version__}"
     lines = [f"  {field:<12} = {{{value}}},\n" for field, value in fields.items()]
-    return f"@misc{{transformertheory{YEAR},\n{''.join(lines)}}}\n"  # the styles that come with BibTeX do not know @software
+    return f"@misc{{transformertheory{YEAR},\n{''.join(lines)}}}\n"  # not @software, which BibTeX's standard styles do not know

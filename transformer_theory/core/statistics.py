@@ -18,41 +18,43 @@ if TYPE_CHECKING:
 
 
 def clopper_pearson(successes, trials, *, confidence: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper ends of the interval for a share; (0, 1) where there was no trial.
+    """Computes the lower and upper ends of the Clopper-Pearson interval of a share; (0, 1) without trials.
 
-    >>> low, high = clopper_pearson(5, 5)  # five of five seeds say little
+    >>> low, high = clopper_pearson(5, 5)  # even five successes in five trials leave a wide interval
     >>> f"{low:.2f} to {high:.2f}"
     '0.48 to 1.00'
 
     Args:
-        successes, trials: whole numbers, arrays of one shape or single ones.
-        confidence: 1 - alpha.
+        successes, trials: integers, or arrays of integers of equal shape.
+        confidence: coverage probability.
     """
     from scipy.stats import beta
 
     k, n = np.asarray(successes, dtype=float), np.asarray(trials, dtype=float)
     tail = (1 - confidence) / 2
+    # np.where evaluates both branches, so np.maximum keeps the parameters of the beta distribution positive.
     low = np.where(k > 0, beta.ppf(tail, np.maximum(k, 1), n - k + 1), 0.0)
     high = np.where(k < n, beta.ppf(1 - tail, k + 1, np.maximum(n - k, 1)), 1.0)
     return low, high
 
 
 def share_interval(share: float, n: int) -> tuple[float, float] | None:
-    """Lower and upper end of the 95 % interval for a share of n samples; None where it is not a whole number of them.
+    """Computes the lower and upper ends of the 95 % interval for a share of n samples; None if share * n is not an integer.
 
     >>> low, high = share_interval(0.65, 540)
     >>> f"{low:.2%} to {high:.2%}"
     '60.81% to 69.02%'
     """
-    right = round(share * n)
-    if n < 1 or not 0 <= right <= n or abs(right - share * n) > 1e-6 * n:
+    successes = round(share * n)
+    # The share may be a float32 number, whose rounding error is about 1e-7.
+    if n < 1 or not 0 <= successes <= n or abs(successes - share * n) > 1e-6 * n:
         return None
-    low, high = clopper_pearson(right, n)
+    low, high = clopper_pearson(successes, n)
     return float(low), float(high)
 
 
 def with_interval(row: "Measurement") -> "Measurement":
-    """The row with the interval of Clopper and Pearson; unchanged if it states an interval or is no share of ``n`` samples."""
+    """Returns the row with the Clopper-Pearson interval. A row with an interval, or without a share of ``n`` samples, is unchanged."""
     if row.interval is not None or row.unit != "share" or row.value is None or not row.n:
         return row
     ends = share_interval(row.value, row.n)
@@ -60,7 +62,7 @@ def with_interval(row: "Measurement") -> "Measurement":
 
 
 def student_interval(values: Sequence[float], *, confidence: float = 0.95) -> tuple[float, float] | None:
-    """Student's t interval of the mean of independent values; None for fewer than two.
+    """Computes Student's t interval of the mean of independent values; None for fewer than two.
 
     >>> low, high = student_interval([1.0, 2.0, 3.0])
     >>> f"{low:.2f} to {high:.2f}"
@@ -77,15 +79,18 @@ def student_interval(values: Sequence[float], *, confidence: float = 0.95) -> tu
 
 
 def permutation_p(value: float, draws: Sequence[float], side: str, *, predicted: float | None = None) -> float:
-    """``(1 + number of draws at least as extreme) / (1 + number of draws)``.
+    """Computes the p-value ``(1 + number of draws at least as extreme) / (1 + number of draws)``.
 
     >>> permutation_p(3.0, [0.0, 1.0, 2.0], ">=")
     0.25
 
     Args:
+        value: measured value.
+        draws: null distribution.
         side: ">=" counts draws >= value, "<=" draws <= value, "==" draws at least as close to ``predicted`` as the value is.
+        predicted: the theory's prediction; needed for "==".
     Raises:
-        ValueError: no draw, another side, or "==" without prediction.
+        ValueError: there are no draws, the side is unknown, or ``predicted`` is missing for "==".
     """
     if not len(draws):
         raise ValueError("a p-value needs at least one draw of the null, got none")
@@ -101,14 +106,14 @@ def permutation_p(value: float, draws: Sequence[float], side: str, *, predicted:
 
 
 def false_discoveries(p: Sequence[float]) -> list[float]:
-    """p-values adjusted for the false discovery rate by Benjamini and Hochberg, in the order given."""
+    """Adjusts p-values for the false discovery rate by the method of Benjamini and Hochberg; keeps their order."""
     from scipy.stats import false_discovery_control
 
     return [float(adjusted) for adjusted in false_discovery_control(p)] if len(p) else []
 
 
 def agreement(value: float | None, predicted: float | None, null: float | None) -> float | None:
-    """(value - null) / (predicted - null); None where a number is missing or the prediction is the null.
+    """Computes (value - null) / (predicted - null); None if a number is missing or the prediction equals the null.
 
     >>> agreement(0.9, 1.0, 0.5)
     0.8
@@ -119,9 +124,9 @@ def agreement(value: float | None, predicted: float | None, null: float | None) 
 
 
 def over_heads(rows: "Sequence[Measurement]") -> "Measurement":
-    """One row for the heads, or the layers and heads, of one quantity at one step: the mean value beside the null of the mean.
+    """Averages the rows of one quantity at one step over heads, or over layers and heads: the mean value with the null of the mean.
 
-    Rows without a value do not count. The other columns are those of the first row, except for ``head`` and the columns that describe the
+    Rows without a value are ignored. The other columns are those of the first row, except for ``head`` and the columns that describe the
     value of a single head (interval, p-value, agreement, verdict), which become empty.
     """
     from .measurement import Null
@@ -138,10 +143,10 @@ def over_heads(rows: "Sequence[Measurement]") -> "Measurement":
 
 
 def over_seeds(rows: "Sequence[Measurement]") -> "Measurement":
-    """One row for the seeds of one quantity: the mean, its interval over seeds, the null of the mean, one p-value.
+    """Averages the rows of one quantity over seeds: the mean, its interval over seeds, the null of the mean, and the p-value of the mean.
 
-    Draw i of the null is averaged over the seeds, so the null is that of the mean; seeds with different numbers of draws have no null.
-    A verdict stays only if all seeds agree. ``n`` is the number of seeds.
+    Draw i of the null is averaged over the seeds, which gives the null of the mean; it is None if seeds differ in their number of draws.
+    A verdict is kept only if all seeds agree. ``n`` is the number of seeds.
     """
     from .measurement import Null
 
@@ -150,8 +155,8 @@ def over_seeds(rows: "Sequence[Measurement]") -> "Measurement":
     mean = float(np.mean(values)) if values else None
 
     def common(name: str) -> Any:
-        found = {getattr(row, name) for row in rows}
-        return getattr(first, name) if len(found) == 1 else None
+        values = {getattr(row, name) for row in rows}
+        return getattr(first, name) if len(values) == 1 else None
 
     predicted = [row.predicted for row in rows]
     null = Null.mean_of([row.null for row in rows])

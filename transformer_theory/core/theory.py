@@ -1,6 +1,6 @@
 """The record of a theory: its claims, and optionally a ladder, experiments, measurements on data and measurements in networks.
 
-The report omits a theory from the parts for which it has no entry.
+Each section of the report omits the theories that lack the corresponding part.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -37,13 +37,14 @@ class OnData:
     """Measurements of the theory's minimal model on a data set.
 
     Attributes:
-        read: converts a data set (:class:`~transformer_theory.data.TokenData`) to the theory's problem, or returns :class:`Unsupported`.
+        read: function that converts a data set (:class:`~transformer_theory.data.TokenData`) to the theory's problem, or returns
+            :class:`Unsupported`.
         measure: ``(problem, generator) -> measurements and arrays``. Rows are of kind "on data" or "assumption"; names of arrays start
             with the theory's name and a slash.
         headline: the quantity that represents the theory in the summary.
-        plot: makes a figure from the stored result alone.
-        permutes: the field of the data that is permuted before ``read`` to draw the null distribution: "labels", "next_id", or empty if
-            there is none.
+        plot: function that draws a figure from the stored result alone.
+        permutes: field of the data that is permuted before ``read`` to draw the null distribution: "labels" or "next_id"; empty if there
+            is no null distribution.
     """
 
     read: Callable[[Any], Any]
@@ -93,15 +94,15 @@ class Theory:
     Attributes:
         name: name of its folder, e.g. ``"attention_svm"``.
         title: heading in reports, e.g. ``"Attention as a support vector machine"``.
-        question: the question it answers, e.g. ``"Where does gradient descent send the attention weights?"``
+        question: the question that it answers, e.g. ``"Where does gradient descent send the attention weights?"``
         statement: a summary in one paragraph, with LaTeX between dollars.
         sources: its papers.
         assumptions: the assumptions of its theorems, each a short sentence.
         claims: statements that a computation can check, each with a control that must fail.
-        ladder: rungs of relaxed assumptions, which measure how far the theory extends; None if it has none.
+        ladder: rungs of relaxed assumptions, which measure how far the theory extends; None if it has no ladder.
         experiments: subclasses of :class:`~.experiment.Experiment` that reproduce the figures of its papers.
-        on_data: measurements on a data set; None if it has none.
-        in_networks: measurements in trained networks; None if it has none.
+        on_data: measurements on a data set; None if not supported.
+        in_networks: measurements in trained networks; None if not supported.
         objectives: training objectives derived from it, as classes (:class:`~transformer_theory.training.objectives.Objective`).
 
     Raises:

@@ -15,17 +15,17 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
-SHARES_ATOL = 1e-4  # distance from 1 of a sum of shares: a softmax in float32 has row sums accurate to 1e-6
+SHARES_ATOL = 1e-4  # largest distance of a sum of shares from 1; the rows of a float32 softmax sum to 1 within 1e-6
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def number(name: str, value: object) -> float:
-    """The value as a float.
+    """Converts a number to a float.
 
     Raises:
-        TypeError: it is not a number; the message names it.
+        TypeError: the value is not a number; the message contains ``name``.
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
@@ -33,11 +33,11 @@ def number(name: str, value: object) -> float:
 
 
 def positive(**values: object) -> None:
-    """Checks step sizes, distortions and the like.
+    """Checks that arguments such as step sizes and distortions are positive and finite.
 
     Raises:
-        ValueError: one is zero, negative, infinite or NaN; the message names it.
-        TypeError: one is not a number.
+        ValueError: an argument is zero, negative, infinite or NaN; the message names it.
+        TypeError: an argument is not a number.
     """
     for name, value in values.items():
         if not 0 < number(name, value) < math.inf:
@@ -46,11 +46,11 @@ def positive(**values: object) -> None:
 
 
 def integers(*, minimum: int = 1, **values: object) -> None:
-    """Checks counts: dimensions, steps, samples.
+    """Checks that arguments such as dimensions, steps and numbers of samples are integers of at least ``minimum``.
 
     Raises:
-        ValueError: one is below ``minimum``; the message names it.
-        TypeError: one is not an integer.
+        ValueError: an argument is below ``minimum``; the message names it.
+        TypeError: an argument is not an integer.
     """
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, Integral):
@@ -60,14 +60,14 @@ def integers(*, minimum: int = 1, **values: object) -> None:
 
 
 def seed_numbers(name: str, seeds: int | Iterable[int], *, minimum: int = 1) -> tuple[int, ...]:
-    """The seeds of a list, without repetition, or 0 to n - 1 for a number n.
+    """Returns the seeds as a tuple: a list without its repetitions, or 0 to n - 1 for a number n.
 
     Args:
-        name: of the argument, for errors.
-        seeds: a list or a number.
+        name: name of the argument, for error messages.
+        seeds: list of seeds, or number of seeds.
         minimum: smallest number of seeds.
     Raises:
-        ValueError: too few seeds, or one outside [0, 2^32).
+        ValueError: there are too few seeds, or one lies outside [0, 2^32).
     """
     if isinstance(seeds, int):
         integers(minimum=minimum, **{name: seeds})
@@ -82,11 +82,11 @@ def usable_device(device: str) -> None:
     """Checks that torch can use a device.
 
     Raises:
-        ValueError: it cannot; the message gives torch's reason.
+        ValueError: torch cannot use it; the message gives torch's reason.
     """
     try:
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # AssertionError: torch without CUDA
+    except (RuntimeError, AssertionError) as error:  # AssertionError: this build of torch lacks CUDA
         reason = str(error).splitlines()[0]
         raise ValueError(f"device must be one that torch can use here, got {device!r} ({reason}); use 'cpu'") from error
 
@@ -95,7 +95,7 @@ def finite(**tensors: Shaped[Tensor, "..."]) -> None:
     """Checks that tensors hold neither NaN nor infinity.
 
     Raises:
-        ValueError: a tensor does; the message names it and counts the values.
+        ValueError: a tensor holds such values; the message names it and counts them.
     """
     for name, tensor in tensors.items():
         if not bool(torch.isfinite(tensor).all()):
@@ -103,10 +103,12 @@ def finite(**tensors: Shaped[Tensor, "..."]) -> None:
 
 
 def same_dtype(**tensors: Shaped[Tensor, "..."]) -> None:
-    """Checks that tensors [...] that will be multiplied share a dtype (unless autocast chooses it), and that none on a CPU is float16.
+    """Checks that tensors [...] share a dtype, so that they can be multiplied, and that none on a CPU is float16.
+
+    Under autocast, which chooses the dtype of products, the dtypes may differ.
 
     Raises:
-        ValueError: float16 on a CPU, or dtypes differ.
+        ValueError: a tensor on a CPU is float16, or the dtypes differ.
     """
     for name, tensor in tensors.items():
         if tensor.dtype == torch.float16 and tensor.device.type == "cpu":
@@ -118,11 +120,11 @@ def same_dtype(**tensors: Shaped[Tensor, "..."]) -> None:
 
 
 def as_float64(name: str, value: Any) -> Tensor:
-    """A float64 tensor ``[...]`` from a tensor, a numpy array, a number or nested lists, if the conversion is exact.
+    """Converts a tensor, a numpy array, a number or nested lists to a float64 tensor ``[...]``, without loss.
 
     Raises:
-        TypeError: another type, complex numbers or booleans.
-        ValueError: integers above 2^53, which float64 does not represent exactly, or ragged lists.
+        TypeError: the value has another type, or holds complex numbers or booleans.
+        ValueError: the value holds integers above 2^53, which float64 does not represent exactly, or the lists are ragged.
     """
     tensor = _as_tensor(name, value)
     if tensor.dtype == torch.bool or tensor.is_complex():
@@ -133,10 +135,10 @@ def as_float64(name: str, value: Any) -> Tensor:
 
 
 def as_int64(name: str, value: Any) -> Tensor:
-    """An int64 tensor ``[...]`` from a tensor, a numpy array, an integer or nested lists of integers.
+    """Converts a tensor, a numpy array, an integer or nested lists of integers to an int64 tensor ``[...]``.
 
     Raises:
-        TypeError: another type, or numbers that are not integers.
+        TypeError: the value has another type, or holds numbers that are not integers.
     """
     tensor = _as_tensor(name, value)
     if tensor.dtype == torch.bool or tensor.is_complex() or tensor.is_floating_point():
@@ -145,7 +147,7 @@ def as_int64(name: str, value: Any) -> Tensor:
 
 
 def as_float(name: str, value: Any) -> Tensor:
-    """A tensor ``[...]`` in float32 or float64: those dtypes are kept, integers become float64, half precision becomes float32."""
+    """Converts to a tensor ``[...]`` in float32 or float64: these dtypes are kept, integers become float64, half precision float32."""
     tensor = _as_tensor(name, value)
     if tensor.dtype in (torch.float32, torch.float64):
         return tensor
@@ -164,7 +166,7 @@ def _as_tensor(name: str, value: Any) -> Tensor:
 
 
 def _native(array: np.ndarray) -> np.ndarray:
-    """The array in a dtype that torch supports: native byte order, unsigned integers as int64."""
+    """Converts the array to a dtype that torch supports: native byte order, unsigned integers as int64."""
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         if array.size and int(array.max()) >= 2**63:
             raise ValueError(f"unsigned integers must be below 2^63, got {int(array.max())}")
@@ -175,10 +177,12 @@ def _native(array: np.ndarray) -> np.ndarray:
 def converted(
     *, float64: tuple[str, ...] = (), floats: tuple[str, ...] = (), int64: tuple[str, ...] = ()
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorator that converts the named arguments, by :func:`as_float64`, :func:`as_float` and :func:`as_int64`; None stays None.
+    """Returns a decorator that converts the named arguments by :func:`as_float64`, :func:`as_float` and :func:`as_int64`.
+
+    An argument that is None stays None.
 
     Raises:
-        TypeError: the function has no argument of that name.
+        TypeError: the function lacks one of the arguments.
 
     >>> @converted(float64=("x",))
     ... def double(x):
@@ -192,14 +196,14 @@ def converted(
         names = list(inspect.signature(function).parameters)
         if unknown := conversions.keys() - set(names):
             raise TypeError(f"{function.__name__} has no arguments {sorted(unknown)}")
-        places = [(names.index(name), name, convert) for name, convert in conversions.items()]
+        positions = [(names.index(name), name, convert) for name, convert in conversions.items()]
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
             positional = list(args)
-            for place, name, convert in places:
-                if place < len(positional):
-                    positional[place] = None if positional[place] is None else convert(name, positional[place])
+            for position, name, convert in positions:
+                if position < len(positional):
+                    positional[position] = None if positional[position] is None else convert(name, positional[position])
                 elif kwargs.get(name) is not None:
                     kwargs[name] = convert(name, kwargs[name])
             return function(*positional, **kwargs)  # pyright: ignore[reportCallIssue]

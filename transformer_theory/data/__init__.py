@@ -28,17 +28,17 @@ __all__ = [
     "synthetic",
 ]
 
-NAMED = {"digits": digits, "text": harbour}  # data sets that are tokens; those in IMAGES are images and are cut into patches
+NAMED = {"digits": digits, "text": harbour}  # data sets of tokens; the data sets in IMAGES are cut into patches
 
 
 def load(name_or_path: str | Path) -> TokenData:
-    """Data by name or from a path: ``load("digits")``, ``load("tokens.npz")``.
+    """Loads data by name or from a path: ``load("digits")``, ``load("tokens.npz")``.
 
     Args:
-        name_or_path: a name, ``"digits"``, ``"text"`` or one that :func:`images` knows; or the path of an ``.npz`` file of tokens
+        name_or_path: ``"digits"``, ``"text"`` or a name that :func:`images` knows; or the path of an ``.npz`` file of tokens
             (:meth:`TokenData.from_npz`), a plain-text ``.txt`` file (:meth:`.Text.sequences`), a folder of images or a CIFAR archive
-            (:func:`images`). Images are cut into patches; at most 2,000 training images are used, a stratified sample. A string is a path
-            if it has a separator or a suffix, or if such a file exists and no data set has that name.
+            (:func:`images`). Images are cut into patches; a stratified sample of at most 2,000 training images is used. A string is read
+            as a path if it has a separator or a suffix, or if such a file exists and no data set has this name.
 
     Raises:
         ValueError: the name is unknown (the message suggests the nearest one), or the file cannot be read.

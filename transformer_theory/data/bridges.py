@@ -1,4 +1,4 @@
-"""Conversions between forms of data: images to tokens, tokens to words of a finite vocabulary, words to unit vectors.
+"""Conversions: images to tokens, tokens to words of a finite vocabulary, and words to unit vectors.
 
 Words from k-means clusters of patches are the "visual words" of :cite:t:`sivic2003video`.
 """
@@ -19,11 +19,11 @@ def patches(images: Float[Tensor, "n c h w"], size: int) -> Float[Tensor, "n seq
 
     >>> from transformer_theory import data
     >>> images = torch.arange(16.0).reshape(1, 1, 4, 4)
-    >>> data.patches(images, 2)[0, 1]  # the patch on the upper right
+    >>> data.patches(images, 2)[0, 1]  # the upper right patch
     tensor([2., 3., 6., 7.])
 
     Raises:
-        ValueError: height or width is not a multiple of ``size``, or images have another rank.
+        ValueError: height or width is not a multiple of ``size``, or the images do not have four dimensions.
     """
     if images.ndim != 4:
         raise ValueError(f"images must have shape [n, channels, height, width], got {list(images.shape)}; add a channel: images[:, None]")
@@ -37,17 +37,17 @@ def patches(images: Float[Tensor, "n c h w"], size: int) -> Float[Tensor, "n seq
 def codebook(
     tokens: Float[Tensor, "*batch dim"], k: int, *, generator: torch.Generator
 ) -> tuple[Int[Tensor, "*batch"], Float[Tensor, "k dim"]]:
-    """The nearest of ``k`` centres for each token, by k-means: words of a vocabulary of size ``k``.
+    """Assigns each token to the nearest of ``k`` k-means centres, which are the words of a vocabulary of size ``k``.
 
-    Centres are sorted by their norm, so that word 0 is the emptiest. The generator seeds k-means, which runs on one thread: the same
-    generator state gives the same words.
+    Centres are sorted by norm, so word 0 has the smallest norm. The generator seeds k-means, which runs on one thread, so the
+    same generator state gives the same words.
 
     Args:
-        tokens: ``[*batch, dim]``.
+        tokens: vectors, ``[*batch, dim]``.
         k: number of words.
-        generator: advanced by one draw.
+        generator: source of the seed, advanced by one draw.
     Returns:
-        ids ``[*batch]`` in [0, k) and centres ``[k, dim]`` in the dtype of the tokens.
+        Ids ``[*batch]`` in [0, k), and centres ``[k, dim]`` in the dtype of the tokens.
     Raises:
         ValueError: k is not between 1 and the number of different tokens.
     """
@@ -55,16 +55,16 @@ def codebook(
     from threadpoolctl import threadpool_limits
 
     points = tokens.reshape(-1, tokens.shape[-1])
-    different = len(points.unique(dim=0))
-    if not 1 <= k <= different:
-        raise ValueError(f"k must lie between 1 and the number of different tokens, {different}, got {k}; choose a smaller codebook")
+    distinct = len(points.unique(dim=0))
+    if not 1 <= k <= distinct:
+        raise ValueError(f"k must lie between 1 and the number of different tokens, {distinct}, got {k}; choose a smaller codebook")
     seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
     with threadpool_limits(limits=1):
-        fitted = KMeans(k, n_init=1, random_state=seed).fit(points.double().cpu().numpy())  # pyright: ignore[reportArgumentType]
-    centres = torch.from_numpy(fitted.cluster_centers_).to(points)
+        kmeans = KMeans(k, n_init=1, random_state=seed).fit(points.double().cpu().numpy())  # pyright: ignore[reportArgumentType]
+    centres = torch.from_numpy(kmeans.cluster_centers_).to(points)
     centres = centres[torch.linalg.vector_norm(centres, dim=-1).argsort(stable=True)]
-    # Distances are computed from differences: |x|^2 - 2 x.c + |c|^2 cancels where a token is near its centre. In chunks, since the
-    # matrix of distances has one row per token.
+    # Compute distances from differences: |x|^2 - 2 x.c + |c|^2 cancels if a token is near its centre. Chunks limit the memory of the
+    # distance matrix, which has one row per token.
     ids = torch.cat(
         [torch.cdist(chunk, centres, compute_mode="donot_use_mm_for_euclid_dist").argmin(dim=-1) for chunk in points.split(65_536)]
     )
@@ -73,12 +73,12 @@ def codebook(
 
 @converted(int64=("ids",))
 def one_hot(ids: Int[Tensor, "*batch"], vocab_size: int) -> Float[Tensor, "*batch vocab"]:
-    """Unit vectors of discrete tokens, ``[*batch, vocab]``, float64.
+    """Converts discrete tokens to unit vectors, ``[*batch, vocab]``, float64.
 
     Raises:
         ValueError: an id lies outside ``[0, vocab_size)``.
     """
     if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= vocab_size):
-        wrong = int(ids.min()) if int(ids.min()) < 0 else int(ids.max())
-        raise ValueError(f"ids must lie in [0, {vocab_size}), got {wrong}; pass a larger vocab_size or recode")
+        invalid = int(ids.min()) if int(ids.min()) < 0 else int(ids.max())
+        raise ValueError(f"ids must lie in [0, {vocab_size}), got {invalid}; pass a larger vocab_size or recode")
     return nn.functional.one_hot(ids, vocab_size).double()

@@ -1,16 +1,16 @@
-"""CIFAR-10 and CIFAR-100 in their official forms: the archives as downloaded, or the folders that they unpack to.
+"""Reads CIFAR-10 and CIFAR-100 from the official archives, or from the folders to which they unpack.
 
 The Python form consists of pickles with ``data`` [n, 3072] (red, green, blue, each row by row) and lists of labels. The binary form has one
-record per image: its label (CIFAR-100: coarse, then fine) and the same 3,072 bytes. Archives are read as streams; nothing is unpacked to
-disk.
+record per image: its label (CIFAR-100: coarse label, then fine label) and the same 3,072 bytes. Archives are read as streams; nothing is
+unpacked to disk.
 
-Loading a pickle can run arbitrary code. :func:`read_plain_pickle` accepts numbers, text and uint8 arrays only: of the names that a pickle
-may import it knows those that NumPy writes for an array of bytes, and replaces each by a function that does what these files need; every
-other name is refused.
+Loading a pickle can run arbitrary code. :func:`read_plain_pickle` accepts only numbers, text and uint8 arrays: it
+knows the names that NumPy imports to restore an array of bytes, and replaces each by a function that does only what these files need. It
+refuses every other name.
 
-The checksums of the files of images are those of torchvision (Python form) and of other libraries (binary form). The file of class names
-has none; after a download the checksum of the archive covers it. Source:
-:cite:t:`krizhevsky2009learning`; https://www.cs.toronto.edu/~kriz/cifar.html.
+The checksums of the image files come from torchvision (Python form) and from other libraries (binary form). The file of class names has no
+checksum; after a download the checksum of the archive covers it.
+Source: :cite:t:`krizhevsky2009learning`; https://www.cs.toronto.edu/~kriz/cifar.html.
 """
 
 import gzip
@@ -31,9 +31,9 @@ from ..core.sources import Source
 from .image_data import Images
 
 SIZE, CHANNELS = 32, 3
-RECORD = CHANNELS * SIZE * SIZE
-MAX_BYTES = 400 * 2**20  # unpacked size of an archive; the official ones take less than 180 MiB
-MAX_MEMBERS = 1000  # of an archive
+RECORD = CHANNELS * SIZE * SIZE  # bytes per image
+MAX_BYTES = 400 * 2**20  # largest unpacked size of an archive; official archives unpack to less than 180 MiB
+MAX_MEMBERS = 1000  # largest number of members of an archive
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class Form:
     """A published form of a data set.
 
     Attributes:
-        name: of the data set.
+        name: name of the data set.
         folder, archive: names of the unpacked folder and of the archive.
-        parts: number of images in each file, as a multiple of the test file's.
-        checksums: MD5 of each file of images.
-        meta: files with the names of the classes: one, or one for coarse and one for fine classes.
-        classes: number of fine classes, and of coarse ones (0 if there are none).
+        parts: number of images in each file, relative to the test file.
+        checksums: MD5 checksum of each image file.
+        meta: files with the class names: one for all, or one for coarse and one for fine classes.
+        classes: numbers of fine classes and of coarse classes (0 if there are none).
     """
 
     name: str
@@ -59,16 +59,17 @@ class Form:
 
     @property
     def test(self) -> str:
-        """The file of test images: the last one."""
+        """Name of the file of test images, which is the last file."""
         return list(self.parts)[-1]
 
     @property
     def binary(self) -> bool:
-        """Whether the files are records instead of pickles."""
+        """Whether the files contain records instead of pickles."""
         return self.test.endswith(".bin")
 
 
 def _form(name: str, folder: str, archive: str, checksums: dict[str, str], meta: tuple[str, ...], *, coarse: int = 0) -> Form:
+    # Six files: five training batches as large as the test file. Two files: one training file, five times as large.
     parts: dict[str, int] = dict(zip(checksums, (1,) * 6 if len(checksums) == 6 else (5, 1)))
     return Form(name, folder, archive, parts, checksums, meta, (100 if coarse else 10, coarse))
 
@@ -122,16 +123,16 @@ FORMS = (
 
 
 def is_official_form(path: Path) -> bool:
-    """Whether a path is an archive, or a folder that holds a file of images under its official name."""
+    """Returns whether a path is an archive, or a folder that holds an image file with its official name."""
     return path.name.lower().endswith((".tar.gz", ".tgz")) or any((path / file).is_file() for form in FORMS for file in form.parts)
 
 
 def read_cifar(path: Path, *, coarse: bool = False) -> tuple[Images, Images]:
-    """Training and test images of an archive or an unpacked folder; their name states if a checksum is not the official one.
+    """Reads training and test images from an archive or an unpacked folder. Their name states if a checksum is not official.
 
     Args:
-        path: of the archive or the folder.
-        coarse: the 20 coarse classes of CIFAR-100 instead of the 100 fine ones.
+        path: archive or folder.
+        coarse: whether to use the 20 coarse classes of CIFAR-100 instead of the 100 fine classes.
     Raises:
         ValueError: a file is missing, damaged, cut short or too large, or not a file of CIFAR; the message names it.
     """
@@ -145,7 +146,7 @@ def read_cifar(path: Path, *, coarse: bool = False) -> tuple[Images, Images]:
 
 
 class _Reader:
-    """Decodes the files of one form in the order in which they are read."""
+    """Decodes the files of one form, in any order, and collects their images."""
 
     def __init__(self, path: Path, coarse: bool):
         self.path, self.coarse = path, coarse
@@ -180,22 +181,23 @@ class _Reader:
             raise ValueError(f"{self.path} must hold the files of CIFAR, got none of them; take one of {known}")
         if missing := [file for file in (*form.parts, *form.meta) if file not in (*self.files, *self.metas)]:
             raise ValueError(f"{self.path} lacks {missing[0]}; unpack {form.archive} again")
-        each = {file: len(self.files[file][1]) / part for file, part in form.parts.items()}
-        if len(set(each.values())) > 1 or not all(each.values()):
-            short = min(each, key=lambda file: each[file])
-            came = f"{len(self.files[short][1])} images in {short}, but {max(each.values()) * form.parts[short]:g} would fit the others"
-            raise ValueError(f"{self.path} must hold whole files, got {came}; get it again")
+        # Files may be smaller than the official ones, but only in proportion.
+        units = {file: len(self.files[file][1]) / part for file, part in form.parts.items()}
+        if len(set(units.values())) > 1 or not all(units.values()):
+            short = min(units, key=lambda file: units[file])
+            counts = f"{len(self.files[short][1])} images in {short}, but {max(units.values()) * form.parts[short]:g} would fit the others"
+            raise ValueError(f"{self.path} must hold whole files, got {counts}; get it again")
         meta = form.meta[-1] if len(form.meta) == 1 or not self.coarse else form.meta[0]
         names, classes = tuple(self.metas[meta]), form.classes[self.coarse]
         if len(names) != classes:
             raise ValueError(f"{self.path}: {meta} must name {classes} classes, got {len(names)}; get it again")
         name = form.name + "-coarse" * self.coarse + " (not the official files)" * (not self.official)
-        train, test = (self._joined([file for file in form.parts if (file == form.test) is last]) for last in (False, True))
+        train, test = (self._joined([file for file in form.parts if (file == form.test) is is_test]) for is_test in (False, True))
         sources = (Source("krizhevsky2009learning"),)
         return Images(*train, names, name, sources), Images(*test, names, name, sources)
 
     def _joined(self, files: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Pixels and labels of some files, which are released."""
+        """Concatenates pixels and labels of some files, and removes the files from memory."""
         parts = [self.files.pop(file) for file in files]
         pixels, labels = (np.concatenate(arrays) for arrays in zip(*parts))
         return torch.from_numpy(pixels).view(-1, CHANNELS, SIZE, SIZE), torch.from_numpy(labels)
@@ -213,11 +215,11 @@ def _names(blob: bytes, form: Form, coarse: bool) -> list[str]:
 
 
 def _records(blob: bytes, form: Form, coarse: bool) -> tuple[np.ndarray, list[int]]:
-    front = 2 if form.classes[1] else 1
-    if not blob or len(blob) % (front + RECORD):
-        raise ValueError(f"{len(blob)} bytes, not a multiple of a record of {front + RECORD}")
-    records = np.frombuffer(blob, np.uint8).reshape(-1, front + RECORD)
-    return records[:, front:], records[:, 0 if coarse else front - 1].tolist()
+    label_bytes = 2 if form.classes[1] else 1
+    if not blob or len(blob) % (label_bytes + RECORD):
+        raise ValueError(f"{len(blob)} bytes, not a multiple of a record of {label_bytes + RECORD}")
+    records = np.frombuffer(blob, np.uint8).reshape(-1, label_bytes + RECORD)
+    return records[:, label_bytes:], records[:, 0 if coarse else label_bytes - 1].tolist()
 
 
 def _pickled(blob: bytes, form: Form, coarse: bool) -> tuple[np.ndarray, list[int]]:
@@ -244,7 +246,7 @@ def _from_folder(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _from_archive(path: Path) -> Iterator[tuple[str, bytes]]:
-    """The files of CIFAR in an archive, recognised by their base name; the archive is read once, up to MAX_BYTES."""
+    """Yields the files of CIFAR in an archive, recognised by their base names. Reads the archive once, up to MAX_BYTES."""
     try:
         with gzip.open(path) as stream:
             bounded = _Bounded(stream)
@@ -260,18 +262,18 @@ def _from_archive(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _members(path: Path, stream: "_Bounded") -> Iterator[tuple[str, bytes]]:
-    wanted = {file for form in FORMS for file in (*form.parts, *form.meta)}
+    names = {file for form in FORMS for file in (*form.parts, *form.meta)}
     with tarfile.open(fileobj=stream, mode="r|") as archive:  # pyright: ignore[reportArgumentType, reportCallIssue]  # only read is called
         for count, member in enumerate(archive):
-            place = PurePosixPath(member.name)
-            if place.is_absolute() or ".." in place.parts:
+            location = PurePosixPath(member.name)
+            if location.is_absolute() or ".." in location.parts:
                 raise ValueError(f"{path} has a member outside its folder, {member.name!r}; take the official archive")
             if count >= MAX_MEMBERS:
                 raise ValueError(f"{path} has more than {MAX_MEMBERS} members; take the official archive")
-            if member.isreg() and not member.issparse() and place.name in wanted:
+            if member.isreg() and not member.issparse() and location.name in names:
                 content = archive.extractfile(member)
                 assert content is not None
-                yield place.name, content.read()
+                yield location.name, content.read()
 
 
 class _TooLarge(Exception):
@@ -279,25 +281,25 @@ class _TooLarge(Exception):
 
 
 class _Bounded:
-    """A stream that raises an error after MAX_BYTES bytes, whatever sizes the archive claims."""
+    """A stream that raises an error after MAX_BYTES bytes, whatever size the archive declares."""
 
     def __init__(self, stream: gzip.GzipFile):
-        self.stream, self.left = stream, MAX_BYTES
+        self.stream, self.remaining = stream, MAX_BYTES
 
     def read(self, size: int = -1) -> bytes:
-        """Up to ``size`` bytes.
+        """Reads up to ``size`` bytes.
 
         Raises:
-            _TooLarge: more than MAX_BYTES in all.
+            _TooLarge: the stream has more than MAX_BYTES bytes.
         """
         block = self.stream.read(size)
-        self.left -= len(block)
-        if self.left < 0:
+        self.remaining -= len(block)
+        if self.remaining < 0:
             raise _TooLarge
         return block
 
 
-# Errors that damaged pickles raise, beyond those that the pickle module documents (found with random bytes).
+# Errors that damaged pickles raise. The pickle module documents some of them; tests with random bytes showed the others.
 PICKLE_ERRORS = (
     pickle.UnpicklingError,
     ArithmeticError,
@@ -312,10 +314,10 @@ PICKLE_ERRORS = (
 
 
 def read_plain_pickle(blob: bytes) -> Any:
-    """Numbers, text, lists, dicts and uint8 arrays from a pickle; text of Python 2 is read as Latin-1.
+    """Reads numbers, text, lists, dicts and uint8 arrays from a pickle. Text written by Python 2 is decoded as Latin-1.
 
     Raises:
-        ValueError: the pickle refers to anything else (the message names it), is damaged or incomplete.
+        ValueError: the pickle refers to anything else (the message names it), or is damaged or incomplete.
     """
     try:
         return _Plain(io.BytesIO(blob), encoding="latin1").load()
@@ -329,7 +331,7 @@ class _Refused(ValueError):
     pass
 
 
-# The unpickler written in Python: the one in C allocates as much memory for its memo as a pickle asks for.
+# Use the unpickler written in Python: the C version allocates as much memory for its memo as a pickle requests.
 class _Plain(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         known = {
@@ -337,7 +339,7 @@ class _Plain(pickle._Unpickler):
             ("numpy", "dtype"): _bytes_dtype,
             ("numpy.core.multiarray", "_reconstruct"): _empty_array,
             ("numpy._core.multiarray", "_reconstruct"): _empty_array,
-            ("_codecs", "encode"): _latin1,  # how Python 3 writes bytes for Python 2
+            ("_codecs", "encode"): _latin1,  # Python 3 uses it to write bytes for Python 2
         }
         if (module, name) not in known:
             raise _Refused(f"a pickle that refers to {module}.{name}, which is never run")
@@ -348,7 +350,7 @@ _ARRAY = object()  # replaces numpy.ndarray, so that a pickle cannot allocate an
 
 
 def _empty_array(*size: object) -> np.ndarray:
-    """An empty array, whatever size the pickle asks for. The contents follow as the array's state, whose length NumPy checks."""
+    """Returns an empty array, whatever size the pickle requests. The contents follow as array state, whose length NumPy checks."""
     return np.empty(0, np.uint8)
 
 

@@ -1,6 +1,6 @@
-"""The handwritten digits that come with scikit-learn: 1,797 images of 8 x 8 pixels, without a download.
+"""The handwritten digits of scikit-learn: 1,797 images of 8 x 8 pixels, without a download.
 
-A pixel counts the ink in a 4 x 4 cell, from 0 to 16. Source: :cite:t:`alpaydin1998optical` (the test part of the UCI set).
+A pixel is the number of ink points in a 4 x 4 cell, from 0 to 16. Source: :cite:t:`alpaydin1998optical` (the test part of the UCI set).
 """
 
 import torch
@@ -11,22 +11,22 @@ from .image_data import Images
 from .tokens import TokenData
 
 PATCH = 2
-WORDS = 32  # centres explain 94 % of the variance of the patches
-TRAIN_SHARE = 0.7  # scikit-learn's copy has no split of its own
+WORDS = 32  # with this many centres, they explain 94 % of the variance of the patches
+TRAIN_SHARE = 0.7  # scikit-learn's copy has no training and test split
 SOURCES = (Source("alpaydin1998optical"),)
 
 
 def digits(*, words: int = WORDS, seed: int = 0) -> TokenData:
-    """The digits as tokens.
+    """Loads the digits as tokens.
 
     * images [1797, 1, 8, 8] in [0, 1], float64; labels 0..9;
     * tokens [1797, 16, 4]: patches of 2 x 2 pixels, row by row; query: the last patch;
-    * ids [1797, 16]: visual words in [0, words), a k-means codebook of the patches; word 0 is the emptiest;
-    * next_id = words + label: "the token that follows the image is its digit", in a vocabulary of words + 10.
+    * ids [1797, 16]: visual words in [0, words), from a k-means codebook of the patches; word 0 has the smallest norm;
+    * next_id = words + label, in a vocabulary of words + 10: the token that follows an image is its digit.
 
     Args:
         words: size of the codebook.
-        seed: of the codebook.
+        seed: seed of the codebook.
     """
     from sklearn.datasets import load_digits
 
@@ -48,7 +48,7 @@ def digits(*, words: int = WORDS, seed: int = 0) -> TokenData:
 
 
 def digits_split() -> tuple[Images, Images]:
-    """1,257 training and 540 test images, a fixed stratified split; pixels are multiplied by 255 / 16 and rounded."""
+    """Returns 1,257 training and 540 test images by a fixed stratified split. Pixels are multiplied by 255 / 16 and rounded."""
     from sklearn.datasets import load_digits
 
     pixels, classes = load_digits(return_X_y=True)

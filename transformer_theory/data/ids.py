@@ -1,4 +1,4 @@
-"""Checks of the ids of discrete tokens, given as numpy arrays, tensors or lists."""
+"""Checks of token ids, which may be numpy arrays, tensors or lists."""
 
 import numpy as np
 import torch
@@ -9,14 +9,14 @@ LIMIT = 2**63  # ids are int64
 
 
 def integer_tensor(values: np.ndarray | Tensor, name: str, *, shape: str) -> Int[Tensor, "..."]:
-    """An array as an int64 tensor on the CPU.
+    """Converts integers to an int64 tensor on the CPU.
 
     Args:
-        values: an array, a tensor or nested lists.
-        name: for the error.
-        shape: names of the dimensions as text: ``"[n, context]"``; their number is the rank.
+        values: array, tensor or nested list.
+        name: name of the values in error messages.
+        shape: names of the dimensions, e.g. ``"[n, context]"``; their number is the required rank.
     Raises:
-        ValueError: the values are not integers, too large for int64, or of another rank.
+        ValueError: the values are not integers, do not fit into int64, or have another rank.
     """
     if not isinstance(values, Tensor):
         try:
@@ -40,14 +40,14 @@ def integer_tensor(values: np.ndarray | Tensor, name: str, *, shape: str) -> Int
 def sequence_ids(
     ids: np.ndarray | Tensor, query_ids: np.ndarray | Tensor, next_ids: np.ndarray | Tensor, vocab_size: int | None
 ) -> tuple[Int[Tensor, "n context"], Int[Tensor, " n"], Int[Tensor, " n"], int]:
-    """The checked ids of n sequences, and the size M of the vocabulary.
+    """Checks the ids of n sequences, and returns them with the size M of the vocabulary.
 
     Args:
         ids: contextual tokens, ``[n, context]``.
-        query_ids, next_ids: the query and the token that follows, ``[n]``.
-        vocab_size: M; one more than the largest id, and at least 2, if None.
+        query_ids, next_ids: query token and next token of each sequence, ``[n]``.
+        vocab_size: M. None: one more than the largest id, and at least 2.
     Raises:
-        ValueError: see :func:`integer_tensor`; lengths that differ, an id outside the vocabulary, or an invalid M.
+        ValueError: the lengths differ, an id lies outside the vocabulary, or M is invalid; otherwise see :func:`integer_tensor`.
     """
     ids = integer_tensor(ids, "ids", shape="[n, context]")
     query_ids, next_ids = integer_tensor(query_ids, "query_ids", shape="[n]"), integer_tensor(next_ids, "next_ids", shape="[n]")
@@ -57,18 +57,18 @@ def sequence_ids(
             raise ValueError(f"{name} must have one entry for each of the {len(ids)} sequences, got {len(values)}; cut them alike")
     M = max(2, 1 + max(int(values.max()) for _, values in parts)) if vocab_size is None else count_of_tokens(vocab_size)
     for name, values in parts:
-        wrong = int(values.min()) if int(values.min()) < 0 else int(values.max())
-        if not 0 <= wrong < M:
-            hint = "number the tokens from 0" if wrong < 0 else "pass a larger vocab_size or recode"
-            raise ValueError(f"{name} must lie in [0, {M}), got {wrong}; {hint}")
+        extreme = int(values.min()) if int(values.min()) < 0 else int(values.max())
+        if not 0 <= extreme < M:
+            hint = "number the tokens from 0" if extreme < 0 else "pass a larger vocab_size or recode"
+            raise ValueError(f"{name} must lie in [0, {M}), got {extreme}; {hint}")
     return ids, query_ids, next_ids, M
 
 
 def count_of_tokens(vocab_size: int) -> int:
-    """The size M of a vocabulary as a Python int.
+    """Converts the size M of a vocabulary to a Python int.
 
     Raises:
-        ValueError: it is not an integer in [2, 2**63].
+        ValueError: ``vocab_size`` is not an integer in [2, 2**63].
     """
     if isinstance(vocab_size, bool) or not isinstance(vocab_size, int | np.integer) or not 2 <= vocab_size <= LIMIT:
         raise ValueError(f"vocab_size must be an integer of at least 2 and at most 2**63, got {vocab_size!r}")

@@ -1,7 +1,7 @@
-"""Decoded images in an ``.npz``: a file of the user, or a cache so that thousands of files are decoded only once.
+"""Decoded images in an ``.npz``, which is a file of the user or a cache that saves decoding thousands of files again.
 
 Arrays: ``train_pixels`` and ``test_pixels`` (uint8 [n, channels, size, size]), ``train_labels`` and ``test_labels`` (integers [n]), and
-optionally ``names`` of the classes.
+optionally ``names`` (class names).
 """
 
 import contextlib
@@ -20,14 +20,14 @@ from .download import data_folder
 from .image_data import Images
 
 Pair = tuple[Images, Images]
-MIN_CACHED = 2000  # images; decoding fewer takes less than a second
+MIN_CACHED = 2000  # smallest number of images to cache; decoding fewer takes less than a second
 
 
 def read_npz(path: Path) -> Pair:
-    """Training and test images from an ``.npz``; object arrays are refused, never unpickled.
+    """Reads training and test images from an ``.npz``. Object arrays are refused, never unpickled.
 
     Raises:
-        ValueError: the file cannot be read, lacks an array, or one is of the wrong kind; the message names the file.
+        ValueError: the file cannot be read, lacks an array, or holds an invalid one; the message names the file.
     """
     try:
         return _pair(_arrays_of(path), path.stem)
@@ -36,17 +36,17 @@ def read_npz(path: Path) -> Pair:
 
 
 def cached(path: Path, stamp: str, decode: Callable[[], Pair]) -> Pair:
-    """The images of ``path``, from the cache in the data folder if its ``stamp`` is the same; otherwise they are decoded and cached.
+    """Returns the images of a source from the cache in the data folder; decodes and caches them if the cache is missing or outdated.
 
     A cache that cannot be read or written is ignored.
 
     Args:
-        path: of the source.
-        stamp: changes whenever the source does.
-        decode: reads the images from the source.
+        path: path of the source.
+        stamp: text that changes whenever the source changes; a cache with another stamp is outdated.
+        decode: function that reads the images from the source.
     """
-    place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
-    file = data_folder() / "decoded" / f"{path.name}-{place}.npz"
+    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
+    file = data_folder() / "decoded" / f"{path.name}-{digest}.npz"
     with contextlib.suppress(ValueError):
         arrays = _arrays_of(file)
         if str(arrays.pop("stamp", "")) == stamp:
@@ -61,13 +61,13 @@ def cached(path: Path, stamp: str, decode: Callable[[], Pair]) -> Pair:
 
 
 def _arrays_of(path: Path) -> dict[str, np.ndarray]:
-    faults = (OSError, EOFError, NotImplementedError, MemoryError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
+    read_errors = (OSError, EOFError, NotImplementedError, MemoryError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
     try:
         if not zipfile.is_zipfile(path):
-            raise ValueError("no zip of arrays, or cut short")
+            raise ValueError("a file that is incomplete or not a zip of arrays")
         with np.load(path, allow_pickle=False) as stored:
             return {name: np.asarray(stored[name]) for name in stored.files}
-    except faults as error:
+    except read_errors as error:
         raise ValueError(f"must be an .npz of images, got {error}; write arrays of numbers with numpy.savez") from error
 
 
@@ -80,11 +80,11 @@ def _arrays(pair: Pair) -> dict[str, np.ndarray]:
 
 
 def _pair(arrays: dict[str, np.ndarray], name: str) -> Pair:
-    wanted = [f"{part}_{what}" for part in ("train", "test") for what in ("pixels", "labels")]
-    if missing := [key for key in wanted if key not in arrays]:
-        raise ValueError(f"images need the arrays {', '.join(wanted)}, got no {missing[0]}")
+    required = [f"{part}_{field}" for part in ("train", "test") for field in ("pixels", "labels")]
+    if missing := [key for key in required if key not in arrays]:
+        raise ValueError(f"images need the arrays {', '.join(required)}, got no {missing[0]}")
     for part in ("train", "test"):
-        _expect(arrays[f"{part}_pixels"], arrays[f"{part}_labels"], part)
+        _check_arrays(arrays[f"{part}_pixels"], arrays[f"{part}_labels"], part)
     classes = 1 + max(int(arrays[f"{part}_labels"].max()) for part in ("train", "test"))
     names = tuple(map(str, arrays["names"].ravel())) if "names" in arrays else tuple(map(str, range(classes)))
     sources = tuple(_source(str(text)) for text in arrays.get("sources", ()))
@@ -104,16 +104,16 @@ def _pair(arrays: dict[str, np.ndarray], name: str) -> Pair:
 
 
 def _source(text: str) -> Source:
-    """The inverse of ``str(source)``."""
+    """Parses ``str(source)``."""
     key, _, locator = text.partition(", ")
     return Source(key, locator)
 
 
-def _expect(pixels: np.ndarray, labels: np.ndarray, part: str) -> None:
+def _check_arrays(pixels: np.ndarray, labels: np.ndarray, part: str) -> None:
     if pixels.dtype != np.uint8 or pixels.ndim != 4:
-        holes = " with NaN or infinite values" if pixels.dtype.kind == "f" and not np.isfinite(pixels).all() else ""
-        came = f"{pixels.dtype} {list(pixels.shape)}{holes}"
-        raise ValueError(f"{part}_pixels must be uint8 [n, channels, size, size] from 0 to 255, got {came}; scale, round and convert them")
+        suffix = " with NaN or infinite values" if pixels.dtype.kind == "f" and not np.isfinite(pixels).all() else ""
+        actual = f"{pixels.dtype} {list(pixels.shape)}{suffix}"
+        raise ValueError(f"{part}_pixels must be uint8 [n, channels, size, size] from 0 to 255, got {actual}; scale, round, convert them")
     if labels.dtype.kind not in "iu" or labels.shape != (len(pixels),) or not len(labels):
-        came = f"{labels.dtype} {list(labels.shape)}"
-        raise ValueError(f"{part}_labels must be integers [{len(pixels)}], one per image, got {came}")
+        actual = f"{labels.dtype} {list(labels.shape)}"
+        raise ValueError(f"{part}_labels must be integers [{len(pixels)}], one per image, got {actual}")

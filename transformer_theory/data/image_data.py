@@ -1,4 +1,4 @@
-"""Images with their classes, stored as bytes. Networks train on the images; for the theories they are cut into tokens."""
+"""Images with their classes, stored as bytes. Networks train on the images; theories receive the tokens cut from them."""
 
 from dataclasses import dataclass, replace
 
@@ -12,8 +12,8 @@ from ..core.validation import integers
 from .bridges import codebook, patches
 from .tokens import TokenData, stratified
 
-MAX_SAMPLES = 2000  # images for the theories
-WORDS = 64  # visual words: size of the codebook of patches
+MAX_SAMPLES = 2000  # largest number of images from which tokens for the theories are cut
+WORDS = 64  # number of visual words, the size of the codebook of patches
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -21,10 +21,10 @@ class Images:
     """n square images, each with a class.
 
     Attributes:
-        pixels: 0 ... 255, uint8, ``[n, channels, size, size]``.
+        pixels: values from 0 to 255, uint8, ``[n, channels, size, size]``.
         labels: class of each image, an index into ``names``, int64, ``[n]``.
         names: names of the classes; a subset of the images keeps all of them.
-        name: name of the data set for headings; it states if the files are not the official ones.
+        name: name of the data set for headings; it says so if the files are not the official ones.
         sources: references for the data.
 
     Raises:
@@ -39,8 +39,8 @@ class Images:
 
     def __post_init__(self):
         if self.pixels.ndim != 4 or self.pixels.dtype != torch.uint8:
-            given = f"{self.pixels.dtype} {list(self.pixels.shape)}"
-            raise ValueError(f"pixels must be uint8 [n, channels, height, width] from 0 to 255, got {given}; convert them")
+            description = f"{self.pixels.dtype} {list(self.pixels.shape)}"
+            raise ValueError(f"pixels must be uint8 [n, channels, height, width] from 0 to 255, got {description}; convert them")
         n, _, height, width = self.pixels.shape
         if not self.pixels.numel() or height != width:
             raise ValueError(f"pixels must be at least one square image, got {list(self.pixels.shape)}; crop them")
@@ -59,13 +59,13 @@ class Images:
         return f"Images({self.name!r}, {len(self)} of {shape}, {self.classes} classes)"
 
     def __getitem__(self, index) -> "Images":
-        """The images at ``index``: a slice, an integer or a tensor of positions. All class names are kept."""
+        """Returns the images at ``index``: a slice, an integer or a tensor of positions. All class names are kept."""
         if isinstance(index, int | np.integer):
             index = slice(int(index), int(index) + 1 or None)  # the slice -1:0 would be empty, -1:None is not
         return replace(self, pixels=self.pixels[index], labels=self.labels[index])
 
     def mixed(self, generator: torch.Generator) -> "Images":
-        """The same images in random order, so that the first ones are a random sample even if the images were sorted by class."""
+        """Returns the images in random order, so that the first ones are a random sample even if the images were sorted by class."""
         return self[torch.randperm(len(self), generator=generator)]
 
     @property
@@ -84,7 +84,7 @@ class Images:
         return self.pixels.shape[-1]
 
     def split(self, share: float, generator: torch.Generator) -> tuple["Images", "Images"]:
-        """Splits the images at random, stratified by class: ``share`` of them in the first part, the rest in the second, both in order.
+        """Splits the images at random, stratified by class, into a first part with a share of them and the rest; both keep the order.
 
         Raises:
             ValueError: one part would be empty.
@@ -93,7 +93,7 @@ class Images:
         return self[first], self[second]
 
     def tokens(self, patch_size: int, *, max_samples: int = MAX_SAMPLES, words: int = WORDS, generator: torch.Generator) -> TokenData:
-        """The images as tokens; a stratified sample of them if there are more than ``max_samples``. The fields of the result:
+        """Cuts the images, or a stratified sample if there are more than ``max_samples``, into tokens. The fields of the result:
 
         * images [n, channels, size, size] in [0, 1], float64, and labels;
         * tokens [n, (size / patch_size)^2, patch_size^2 channels]: the patches, row by row; the query is the last patch;
@@ -102,26 +102,26 @@ class Images:
         * next_id = words + label: the class is the token that follows the image. The vocabulary has words + classes entries.
 
         Args:
-            patch_size: side of a patch, pixels; divides ``size``.
+            patch_size: side of a patch in pixels, a divisor of ``size``.
             max_samples: largest number of images.
             words: size of the codebook.
-            generator: draws the sample and seeds the codebook.
+            generator: random generator of the sample and of the initial centres of the codebook.
         Raises:
             ValueError: patch_size does not divide the size, or max_samples or words is less than 1.
         """
         integers(max_samples=max_samples, words=words)
-        chosen = self if len(self) <= max_samples else self.split(max_samples / len(self), generator)[0]
-        scaled = chosen.pixels.double() / 255
-        cut = patches(scaled, patch_size)
-        # k-means cannot find more clusters than there are distinct patches. They are counted in half precision, in which integers up to 255
-        # are exact and which takes a quarter of the memory of float64.
-        words = min(words, len(patches(chosen.pixels.half(), patch_size).flatten(0, 1).unique(dim=0)))
-        ids, _ = codebook(cut, words, generator=generator)
+        sample = self if len(self) <= max_samples else self.split(max_samples / len(self), generator)[0]
+        scaled = sample.pixels.double() / 255
+        tokens = patches(scaled, patch_size)
+        # k-means cannot find more clusters than there are distinct patches. Half precision is enough to count them: it represents integers
+        # up to 255 exactly and needs a quarter of the memory of float64.
+        words = min(words, len(patches(sample.pixels.half(), patch_size).flatten(0, 1).unique(dim=0)))
+        ids, _ = codebook(tokens, words, generator=generator)
         return TokenData(
-            tokens=cut,
-            labels=chosen.labels,
+            tokens=tokens,
+            labels=sample.labels,
             ids=ids,
-            next_id=words + chosen.labels,
+            next_id=words + sample.labels,
             images=scaled,
             vocab_size=words + self.classes,
             name=self.name,

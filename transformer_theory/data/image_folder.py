@@ -3,11 +3,11 @@
 * Colour: grey files (including one-bit files) stay grey if all files are grey; otherwise all are read as RGB. Transparent pixels are
   blended with white. Palettes and CMYK become RGB by Pillow's rules, without colour profiles. Files of more than 8 bits per channel are
   refused.
-* Orientation: images are rotated as EXIF states.
-* Size: all images must be square and of the same size, unless a size is requested. Then the largest central square of each is scaled to
-  that size (bicubic; smaller images are enlarged).
+* Orientation: images are rotated as their EXIF data require.
+* Size: by default, all images must be square and of the same size. If the caller passes a size, the largest central square of each image
+  is scaled to it (bicubic; smaller images are enlarged).
 
-Any other file raises an error that names it, before training starts.
+All files are read before training starts. A file that cannot be read as described raises an error that names it.
 """
 
 import hashlib
@@ -26,9 +26,9 @@ from .image_data import Images
 LOSSY = (".jpg", ".jpeg")
 SUFFIXES = (*LOSSY, ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 TRAIN, TEST = ("train", "training"), ("test", "val", "valid", "validation")
-SHARE = 0.8  # of training images, if a folder has no split of its own
+SHARE = 0.8  # share of training images if the folder has no split
 GREY, RGB = "L", "RGB"
-CONVERTED = {  # Pillow's modes that are read as grey or RGB, and their names
+CONVERTED = {  # Pillow's modes that are converted to grey or RGB, with their names in messages
     "1": "one bit",
     "LA": "grey with transparency",
     "P": "palette",
@@ -48,7 +48,7 @@ class Part:
     Attributes:
         files: paths.
         labels: class of each file.
-        stamp: a hash of names, sizes and modification times, which identifies a cached copy.
+        stamp: hash of names, sizes and modification times; a cached copy with the same stamp is up to date.
     """
 
     files: list[str]
@@ -61,9 +61,9 @@ class Folder:
     """The contents of a folder of images.
 
     Attributes:
-        path: of the folder.
-        names: of the classes.
-        train, test: their files; ``test`` is None if the folder has no split.
+        path: path of the folder.
+        names: names of the classes.
+        train, test: training and test files; ``test`` is None if the folder has no split.
     """
 
     path: Path
@@ -73,25 +73,25 @@ class Folder:
 
     @property
     def lossy(self) -> bool:
-        """Whether some file is a JPEG, by its suffix."""
+        """Whether the suffix of at least one file is that of a JPEG."""
         return any(file.lower().endswith(LOSSY) for part in (self.train, self.test) if part for file in part.files)
 
 
 def find_images(path: Path) -> Folder:
-    """The classes and files of ``path``: ``train/<class>/*`` with ``test/<class>/*`` (or ``val``, ``valid``), or ``<class>/*`` alone.
+    """Finds the classes and files of ``path``: ``train/<class>/*`` with ``test/<class>/*`` (or ``val``, ``valid``), or ``<class>/*`` alone.
 
     Hidden files are ignored. If there is a ``test`` folder, a ``val`` folder beside it is not read.
 
     Raises:
-        ValueError: no folder, fewer than two classes, a class without images, a test class without training images, or a file that is not
-            an image.
+        ValueError: the path is not a folder, there are fewer than two classes, a class has no images, a test class has no training images,
+            or a file is not an image.
     """
     train = _split(path, TRAIN)
     test = _split(path, TEST) if train else None
     classes = _classes(train or path)
     if len(classes) < 2:
-        given = f"only {classes[0].name!r}" if classes else "none"
-        raise ValueError(f"{train or path} must hold a folder of images for each of at least two classes, got {given}")
+        present = f"only {classes[0].name!r}" if classes else "none"
+        raise ValueError(f"{train or path} must hold a folder of images for each of at least two classes, got {present}")
     names = tuple(folder.name for folder in classes)
     if test is None:
         return Folder(path, names, _part(classes, names), None)
@@ -104,14 +104,14 @@ def find_images(path: Path) -> Folder:
 
 
 def read_folder(folder: Folder, *, size: int | None = None, progress: Callable[[str], None] = lambda line: None) -> tuple[Images, Images]:
-    """Training and test images. A folder without a split gets a fixed stratified one, 80/20, and the name of its images says so.
+    """Reads training and test images. A folder without a split is split 80/20, stratified and always alike; the images' name says so.
 
     Args:
-        folder: see :func:`find_images`.
-        size: side to which images are scaled and cropped, pixels; if omitted, all must be square and of one size.
-        progress: is called with a line if files were converted: how many, from which kind, to which.
+        folder: contents of the folder (:func:`find_images`).
+        size: side in pixels to which images are cropped and scaled; None requires square images of one size.
+        progress: function called with a line of text if files were converted: their number, their kind and the result.
     Raises:
-        ValueError: a file is not an image, is damaged, has more than 8 bits per channel or another size than the others.
+        ValueError: a file is not an image, is damaged, has more than 8 bits per channel, or differs in size from the others.
     """
     parts = [part for part in (folder.train, folder.test) if part]
     reader = _Reader(size)
@@ -131,7 +131,7 @@ def read_folder(folder: Folder, *, size: int | None = None, progress: Callable[[
 
 
 class _Reader:
-    """Decodes files and checks that all have the size of the first; the result is grey if all files are grey."""
+    """Decodes files and checks that all have the size of the first file. The pixels are grey if all files are grey, otherwise RGB."""
 
     def __init__(self, size: int | None):
         self.size = size
@@ -139,53 +139,54 @@ class _Reader:
         self.modes: Counter[str] = Counter()
 
     def read(self, files: list[str]) -> torch.Tensor:
-        """uint8 [n, 1 or 3, size, size]."""
+        """Decodes the files into uint8 [n, 1 or 3, size, size]."""
         pixels: np.ndarray = np.zeros((0, 0, 0, 0), np.uint8)
-        for place, file in enumerate(files):
+        for index, file in enumerate(files):
             image = self.decode(file)
             try:
-                if not place:
+                if index == 0:
                     pixels = np.empty((len(files), *image.shape), np.uint8)
                 elif len(image) > pixels.shape[1]:  # the first colour image: earlier grey images get three equal channels
                     pixels = np.repeat(pixels, len(image), axis=1)
             except MemoryError as error:
-                given = f"{len(files)} of {' x '.join(map(str, image.shape))}"
-                raise ValueError(f"images must fit into memory, got {given} bytes; pass a smaller size= to scale and crop them") from error
-            pixels[place] = image
+                total = f"{len(files)} of {' x '.join(map(str, image.shape))}"
+                raise ValueError(f"images must fit into memory, got {total} bytes; pass a smaller size= to scale and crop them") from error
+            pixels[index] = image
         return torch.from_numpy(pixels)
 
     def conversions(self) -> str:
-        """A description of the conversions; empty if no file had to be converted."""
+        """Describes the conversions; empty if no file was converted."""
         colour = any(mode not in STORED_GREY for mode in self.modes)
-        words = CONVERTED | ({GREY: "grey"} if colour else {})
-        counts = [f"{n} {words[mode]}" for mode, n in sorted(self.modes.items()) if mode in words]
+        kinds = CONVERTED | ({GREY: "grey"} if colour else {})  # grey files are converted only if the result is RGB
+        counts = [f"{n} {kinds[mode]}" for mode, n in sorted(self.modes.items()) if mode in kinds]
         if not counts:
             return ""
         white = ", transparent pixels on white" if MAY_BE_TRANSPARENT & set(self.modes) else ""
         return f"{', '.join(counts)} of {self.modes.total()} images are read as {RGB if colour else 'grey'}{white}"
 
     def decode(self, file: str) -> np.ndarray:
-        """uint8 [1 or 3, height, width]."""
+        """Decodes a file into uint8 [1 or 3, height, width]."""
         from PIL import ExifTags, Image, ImageOps
 
         try:
             with Image.open(file) as image:
                 self.check_mode(file, image.mode)
-                turned = image.getexif().get(ExifTags.Base.Orientation, 1) != 1
-                upright = ImageOps.exif_transpose(image) if turned else image
+                rotated = image.getexif().get(ExifTags.Base.Orientation, 1) != 1
+                upright = ImageOps.exif_transpose(image) if rotated else image
                 self.check_size(file, upright.size)
                 plain = _plain(upright)
                 scaled = plain if self.size is None else ImageOps.fit(plain, (self.size, self.size), Image.Resampling.BICUBIC)
+                # Pillow's arrays are [height, width] for grey images and [height, width, 3] for RGB.
                 return np.atleast_3d(np.asarray(scaled)).transpose(2, 0, 1)
         except PermissionError as error:
-            raise ValueError(f"{file} cannot be read ({error.strerror}); check its rights") from error
+            raise ValueError(f"{file} cannot be read ({error.strerror}); check its permissions") from error
         except (OSError, SyntaxError, EOFError, Image.DecompressionBombError) as error:  # Pillow raises SyntaxError for a broken PNG
             raise ValueError(f"{file} is not a readable image ({_reason(error, file)}); replace or remove it") from error
 
     def check_mode(self, file: str, mode: str) -> None:
         if mode not in (GREY, RGB, *CONVERTED):
-            kinds = "grey or colour of 8 bits per channel"
-            raise ValueError(f"{file} must be {kinds}, got Pillow's mode {mode}; scale it to 0 ... 255 and store it again")
+            expected = "grey or colour of 8 bits per channel"
+            raise ValueError(f"{file} must be {expected}, got Pillow's mode {mode}; scale it to 0 ... 255 and store it again")
         self.modes[mode] += 1
 
     def check_size(self, file: str, size: tuple[int, int]) -> None:
@@ -193,27 +194,27 @@ class _Reader:
             return
         if self.first is None:
             self.first = (file, size)
-        before, shape = self.first
-        if size != shape:
-            sizes = f"{before} has {shape[0]} x {shape[1]} and {file} {size[0]} x {size[1]}"
+        first_file, first_size = self.first
+        if size != first_size:
+            sizes = f"{first_file} has {first_size[0]} x {first_size[1]} and {file} {size[0]} x {size[1]}"
             raise ValueError(f"images must be of one size, {sizes} pixels; pass size= to scale and crop them")
         if size[0] != size[1]:
             raise ValueError(f"images must be square, {file} has {size[0]} x {size[1]} pixels; pass size= to scale and crop them")
 
 
 def _plain(image):
-    """The image in grey or RGB; transparent pixels are blended with white."""
+    """Converts the image to grey or RGB; transparent pixels are blended with white."""
     from PIL import Image
 
-    wanted = GREY if image.mode in STORED_GREY else RGB
+    mode = GREY if image.mode in STORED_GREY else RGB
     if "A" in image.mode or (image.mode == "P" and "transparency" in image.info):
         foreground = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", foreground.size, "white"), foreground)
-    return image if image.mode == wanted else image.convert(wanted)
+    return image if image.mode == mode else image.convert(mode)
 
 
 def _split(path: Path, words: Iterable[str]) -> Path | None:
-    """The first folder with one of these names that contains folders. Without folders it may be a class that is called "train"."""
+    """Returns the first folder with one of these names that contains folders. One without folders may be a class named "train"."""
     return next((path / word for word in words if (path / word).is_dir() and _classes(path / word)), None)
 
 
@@ -234,11 +235,11 @@ def _part(classes: list[Path], names: tuple[str, ...]) -> Part:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
-    """Path, size and time of each image of a class."""
+    """Yields path, size in bytes and modification time in nanoseconds of each image of a class."""
     for entry in _entries(folder):
         if entry.is_dir() or not entry.name.lower().endswith(SUFFIXES):
-            what = "is a folder" if entry.is_dir() else "is not one"
-            raise ValueError(f"{folder} must hold images only ({', '.join(SUFFIXES)}), {entry.name!r} {what}; move it away")
+            problem = "is a folder" if entry.is_dir() else "is not one"
+            raise ValueError(f"{folder} must hold images only ({', '.join(SUFFIXES)}), {entry.name!r} {problem}; move it away")
         try:
             state = entry.stat()
         except OSError as error:  # a broken link
@@ -247,15 +248,15 @@ def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
 
 
 def _entries(path: Path) -> list[os.DirEntry]:
-    """The entries of a folder, without hidden files."""
+    """Returns the entries of a folder except hidden ones."""
     try:
         with os.scandir(path) as entries:
             return [entry for entry in entries if not entry.name.startswith(".")]
     except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}); check the path and its rights") from error
+        raise ValueError(f"{path} cannot be read ({error.strerror}); check the path and its permissions") from error
 
 
 def _reason(error: Exception, file: str) -> str:
-    """The first line of Pillow's message, unless it adds nothing to the path."""
+    """Returns the first line of Pillow's message, or a shorter text if that line only repeats the path."""
     message = str(error).splitlines()[0] if str(error) else type(error).__name__
     return "its content is not an image" if file in message or message.startswith("cannot identify") else message

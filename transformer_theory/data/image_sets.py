@@ -1,4 +1,4 @@
-"""Training and test images by name or from files."""
+"""Loads training and test images by name or from files."""
 
 import sys
 from collections.abc import Callable
@@ -19,38 +19,38 @@ from .tokens import TokenData
 
 COARSE = "-coarse"
 PATCHES_PER_SIDE = 4
-MAX_VALUES = 2**26  # of all tokens, 512 MiB in float64
+MAX_VALUES = 2**26  # largest number of values in all tokens, 512 MiB in float64
 GENERATED: dict[str, Callable[[], tuple[Images, Images]]] = {"digits": digits_split, "shapes": shapes_split}
 NAMES = (*GENERATED, *ARCHIVES, f"cifar100{COARSE}")
 
 
 def images(name_or_path: str | Path, *, size: int | None = None, progress: Callable[[str], None] | None = None) -> tuple[Images, Images]:
-    """Training and test images by name or from a path.
+    """Loads training and test images by name or from a path.
 
     * ``"digits"``, ``"shapes"``: see :func:`.digits_split`, :func:`.shapes_split`;
-    * ``"cifar10"``, ``"cifar100"`` (fine classes), ``"cifar100-coarse"``: read from the data folder (``$TRANSFORMER_THEORY_DATA``, else the
-      user's cache folder), which may hold the official archive, its unpacked folder, or a folder of images of that name; otherwise the
-      official archive is downloaded;
-    * a path: one of the official archives or folders, a folder ``train/<class>/*`` with ``test/<class>/*`` or ``<class>/*`` alone, or an
-      ``.npz`` (see :func:`.read_npz`).
+    * ``"cifar10"``, ``"cifar100"`` (fine classes), ``"cifar100-coarse"``: read from the data folder (``$TRANSFORMER_THEORY_DATA``, or the
+      user's cache folder), which may hold the official archive, its unpacked folder, or a folder of images with that name; if it holds
+      none of them, the official archive is downloaded;
+    * a path: an official archive or its unpacked folder, a folder of images with ``train/<class>/*`` and ``test/<class>/*`` or only
+      ``<class>/*``, or an ``.npz`` (see :func:`.read_npz`).
 
-    The ``name`` of the images says if the files are not the official ones, are JPEGs, or were split here. Archives and folders are decoded
-    once; the decoded images are cached in the data folder.
+    The ``name`` of the images states if files are not official, are JPEGs, or were split here. Archives and folders are decoded once; the
+    decoded images are cached in the data folder.
 
     Args:
-        name_or_path: see above.
-        size: side to which the images of a folder are scaled and cropped, pixels; see :mod:`.image_folder`.
-        progress: is called with lines about downloads and converted files; if omitted, they are printed to the standard error.
+        name_or_path: name or path, see above.
+        size: side in pixels to which the images of a folder are scaled and cropped; see :mod:`.image_folder`.
+        progress: function called with messages about downloads and converted files. Defaults to printing them to the standard error.
     Raises:
-        ValueError: an unknown name (the nearest one is suggested), files that cannot be read as images, a download that failed, or a size
-            for images of another size that are not in a folder.
+        ValueError: the name is unknown (the message suggests the nearest one), files cannot be read as images, a download failed, or
+            ``size`` differs from the size of images that are not in a folder.
     """
     if size is not None:
         integers(size=size)
     train, test = _train_and_test(name_or_path, size, progress or _to_standard_error)
     if size not in (None, train.size):
-        came = f"{size} for {train.name}, {train.size} pixels"
-        raise ValueError(f"size must be that of the images unless they are in a folder, got {came}; leave it out")
+        actual = f"{size} for {train.name}, {train.size} pixels"
+        raise ValueError(f"size must be that of the images unless they are in a folder, got {actual}; leave it out")
     return train, test
 
 
@@ -69,18 +69,18 @@ def _train_and_test(name_or_path: str | Path, size: int | None, progress: Callab
 
 
 def image_tokens(name_or_path: str | Path, *, size: int | None = None) -> TokenData:
-    """At most 2,000 training images as tokens: 4 patches per side, or the next larger number for which patches fill the image.
+    """Loads at most 2,000 training images as tokens: 4 patches per side, or the next larger number for which patches fill the image.
 
     Args:
-        name_or_path, size: see :func:`images`.
+        name_or_path, size: source and size of the images, see :func:`images`.
     Raises:
-        ValueError: as :func:`images`.
+        ValueError: see :func:`images`.
     """
     return tokens_of(images(name_or_path, size=size)[0], torch.Generator().manual_seed(0))
 
 
 def tokens_of(data: Images, generator: torch.Generator) -> TokenData:
-    """Images as tokens, see :func:`image_tokens`; the generator draws the sample and the codebook."""
+    """Converts images to tokens, see :func:`image_tokens`. The generator draws the sample of images and the codebook."""
     patch = next(size for size in range(max(data.size // PATCHES_PER_SIDE, 1), 0, -1) if data.size % size == 0)
     max_samples = min(MAX_SAMPLES, max(MAX_VALUES // data.pixels[0].numel(), 1))
     return data.tokens(patch, max_samples=max_samples, generator=generator)
@@ -88,8 +88,8 @@ def tokens_of(data: Images, generator: torch.Generator) -> TokenData:
 
 def _published(name: str, size: int | None, progress: Callable[[str], None]) -> tuple[Images, Images]:
     base, folder = name.removesuffix(COARSE), data_folder()
-    places = [folder / place for form in FORMS if form.name == base for place in (form.folder, form.archive)]
-    local = next((place for place in (*places, folder / name) if place.exists()), None)
+    official = [folder / entry for form in FORMS if form.name == base for entry in (form.folder, form.archive)]
+    local = next((path for path in (*official, folder / name) if path.exists()), None)
     return _read(local or fetch(ARCHIVES[base], folder, progress), size, progress, coarse=name != base)
 
 
@@ -97,7 +97,7 @@ def _read(path: Path, size: int | None, progress: Callable[[str], None], *, coar
     if path.suffix.lower() == ".npz":
         return read_npz(path)
     if is_official_form(path):
-        if path.is_dir():  # reading a cache would take as long
+        if path.is_dir():  # reading a cache would not be faster
             return read_cifar(path, coarse=coarse)
         state = path.stat()
         return cached(path, f"{state.st_size} {state.st_mtime_ns} {coarse}", lambda: read_cifar(path, coarse=coarse))

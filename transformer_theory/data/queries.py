@@ -1,4 +1,4 @@
-"""Selection from data sets of next tokens: the most frequent ids, and a random subset of the sequences."""
+"""Selects the most frequent ids, or a random subset of the sequences, from data sets for next-token prediction."""
 
 import torch
 from jaxtyping import Int
@@ -6,12 +6,12 @@ from torch import Generator, Tensor
 
 
 def most_frequent(ids: Int[Tensor, " n"], number: int, *, min_count: int = 1) -> Int[Tensor, " selected"]:
-    """The most frequent ids, most frequent first; of equally frequent ones the smaller id comes first.
+    """Returns the most frequent ids, most frequent first; among equally frequent ids, the smaller comes first.
 
     Args:
-        ids: any integers, ``[n]``.
+        ids: integers, ``[n]``.
         number: largest number of ids to return.
-        min_count: occurrences below which an id is omitted.
+        min_count: smallest number of occurrences of a returned id.
     """
     values, counts = ids.unique(return_counts=True)
     order = counts.argsort(descending=True, stable=True)[:number]
@@ -19,12 +19,12 @@ def most_frequent(ids: Int[Tensor, " n"], number: int, *, min_count: int = 1) ->
 
 
 def subsample(rows: Int[Tensor, " n"], limit: int, generator: Generator) -> Int[Tensor, " selected"]:
-    """``limit`` random rows in their original order; all of them, without a draw, if there are no more than that.
+    """Draws ``limit`` random rows and returns them in their original order; at most ``limit`` rows are returned without a draw.
 
     Args:
-        rows: numbers of the rows, ``[n]``.
+        rows: row indices, ``[n]``.
         limit: largest number of rows to return.
-        generator: draws the subset.
+        generator: source of the random subset.
     """
     if len(rows) <= limit:
         return rows

@@ -1,9 +1,9 @@
-"""Synthetic data with known answers: each sampler states facts that its data satisfy in closed form, so that measurements can be checked.
+"""Synthetic data with known properties. Each sampler states closed-form facts about its data, with which measurements can be checked.
 
-* :func:`subspace_mixture`: classes are orthogonal subspaces, the picture behind rate reduction and CRATE (:cite:t:`yu2020learning`);
+* :func:`subspace_mixture`: classes are orthogonal subspaces, the data model of rate reduction and CRATE (:cite:t:`yu2020learning`);
 * :func:`separable_tokens`: one token of each sequence can be selected by a linear score with a known margin
   (:cite:t:`tarzanagh2023transformers`);
-* :func:`sequence_classes`: common tokens and tokens distinct to one class (:cite:t:`tian2023scan`).
+* :func:`sequence_classes`: common tokens, and distinct tokens that occur in one class only (:cite:t:`tian2023scan`).
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class SubspaceMixture:
     """Tokens of class k near the span of ``bases[k]``.
 
     Attributes:
-        data: the sequences, with labels.
+        data: sequences with labels.
         bases: orthonormal columns, orthogonal across classes, ``[classes, dim, rank]``.
     """
 
@@ -34,15 +34,16 @@ class SubspaceMixture:
 
 @dataclass(frozen=True, eq=False)
 class SeparableTokens:
-    r"""Tokens of which :math:`W = v u^\top / m` selects one per sequence, with margin exactly one.
+    r"""Sequences in each of which :math:`W = v u^\top / m` selects one token, with margin exactly one.
 
     Attributes:
-        data: the sequences; labels 0 or 1.
+        data: sequences with labels 0 or 1.
         selected: position of the selected token, ``[n]``.
         key_direction: v, a unit vector: :math:`(x_a - x_t)^\top v = m` for every other token t, ``[dim]``.
         query_direction: u, a unit vector: :math:`u^\top z = 1` for every query z, ``[dim]``.
-        head: w, a unit vector orthogonal to v: :math:`\pm w^\top x` is 1 at the selected token, else 0 (the sign is the label), ``[dim]``.
-        margin: m.
+        head: w, a unit vector orthogonal to v: :math:`\pm w^\top x` is 1 for the selected token and 0 for the others (the label is the
+            sign), ``[dim]``.
+        margin: m, the margin along v.
     """
 
     data: TokenData
@@ -60,12 +61,12 @@ class SeparableTokens:
 
 @dataclass(frozen=True, eq=False)
 class SequenceClasses:
-    """Sequences of discrete tokens whose distribution depends on the token that follows.
+    """Sequences of discrete tokens whose distribution depends on the next token.
 
     Attributes:
         data: one-hot tokens, ids, next_id and labels; the last token of every sequence is the same query token.
         conditional: P(token | class) of the contextual tokens; rows sum to one, ``[classes, vocab_size]``.
-        common: number of common tokens, ids ``0 .. common - 1``; class k has ``distinct`` tokens of its own from ``common + k * distinct``.
+        common: number of common tokens, ids ``0 .. common - 1``. The distinct tokens of class k start at ``common + k * distinct``.
     """
 
     data: TokenData
@@ -76,15 +77,16 @@ class SequenceClasses:
 def subspace_mixture(
     n: int, *, seq: int, dim: int, classes: int, rank: int, noise: float = 0.0, generator: torch.Generator
 ) -> SubspaceMixture:
-    r"""Sequences with a class, whose tokens are drawn from the subspace of the class: :math:`x = U_k a + \sigma \epsilon`.
+    r"""Draws sequences of tokens from the subspace of their class, :math:`x = U_k a + \sigma \epsilon`.
 
-    :math:`a \sim N(0, I / p)` and :math:`\epsilon \sim N(0, I / d)`, so that :math:`E \|x\|^2 = 1 + \sigma^2`; classes come in equal
-    numbers (up to one). Without noise :math:`U_k U_k^\top x = x` and tokens of different classes are orthogonal.
+    Here :math:`a \sim N(0, I / p)` and :math:`\epsilon \sim N(0, I / d)`, so that :math:`E \|x\|^2 = 1 + \sigma^2`. Class sizes differ
+    by at most one. Without noise :math:`U_k U_k^\top x = x` and tokens of different classes are orthogonal.
 
     Args:
         n, seq, dim: shape of the tokens.
-        classes, rank: number of subspaces and dimension of each (p).
-        noise: :math:`\sigma`.
+        classes, rank: number of subspaces, and dimension p of each.
+        noise: standard deviation :math:`\sigma`.
+        generator: source of the random numbers.
     Raises:
         ValueError: the subspaces do not fit (``classes * rank > dim``), or a size is not positive.
     """
@@ -104,17 +106,18 @@ def subspace_mixture(
 
 
 def separable_tokens(n: int, *, seq: int, dim: int, margin: float = 1.0, generator: torch.Generator) -> SeparableTokens:
-    r"""Sequences in which a known W selects one token with a known margin, and a known head gives that token the label.
+    r"""Draws sequences in which a known W selects one token with a known margin, and a known head maps that token to the label.
 
     All tokens are standard normal noise orthogonal to v and w; :math:`m v \pm w` is added to the selected token. Queries are :math:`u` plus
     standard normal noise orthogonal to u. Hence :math:`W = v u^\top / m` scores the selected token above the others of its
     sequence by exactly one, and all other tokens have the same value for the head, as the theorems on local convergence assume.
 
     Args:
-        n, seq, dim: shape of the tokens; dim at least 3.
-        margin: m.
+        n, seq, dim: shape of the tokens; dim is at least 3.
+        margin: m, the margin along v.
+        generator: source of the random numbers.
     Raises:
-        ValueError: dim below 3, a size or the margin is not positive.
+        ValueError: dim is below 3, or a size or the margin is not positive.
     """
     integers(n=n, seq=seq, dim=dim)
     if dim < 3:
@@ -136,26 +139,28 @@ def separable_tokens(n: int, *, seq: int, dim: int, margin: float = 1.0, generat
 def sequence_classes(
     n: int, *, seq: int, classes: int, common: int, distinct: int, common_share: float = 0.5, generator: torch.Generator
 ) -> SequenceClasses:
-    r"""Contextual tokens from :math:`P(\cdot | k)`: common ones with total probability c, those of the class with 1 - c, each group
-    uniform.
+    r"""Draws contextual tokens from :math:`P(\cdot | k)`: common tokens with probability c, distinct tokens of class k with probability
+    1 - c. Both groups are uniform.
 
-    Vocabulary: common tokens, ``classes * distinct`` distinct tokens, one query token (the last of every sequence), then the next tokens
-    (class k is followed by the k-th). Tokens are one-hot. Rows of the conditional have the inner product :math:`c^2 / \text{common}`
-    across classes and :math:`c^2 / \text{common} + (1 - c)^2 / \text{distinct}` with themselves.
+    Vocabulary: common tokens, ``classes * distinct`` distinct tokens, one query token (the last token of every sequence), then the next
+    tokens (the k-th follows sequences of class k). Tokens are one-hot. Rows of the conditional have inner product
+    :math:`c^2 / \text{common}` across classes and :math:`c^2 / \text{common} + (1 - c)^2 / \text{distinct}` with themselves.
 
     Args:
         n, seq: number and length of the sequences, the query token included (seq at least 2).
         classes, common, distinct: numbers of classes, of common tokens (0 if and only if common_share is 0), of distinct tokens per class.
-        common_share: c.
+        common_share: c, total probability of the common tokens.
+        generator: source of the random numbers.
     Raises:
-        ValueError: a size is not positive, or the share lies outside [0, 1) or needs common tokens that do not exist.
+        ValueError: a size is not positive, ``common_share`` lies outside [0, 1), or only one of ``common`` and
+            ``common_share`` is zero.
     """
     integers(n=n, classes=classes, distinct=distinct)
     if seq < 2:
         raise ValueError(f"seq must be at least 2 (a contextual token and the query), got {seq}; enlarge it")
     if common < 0 or not 0 <= common_share < 1 or (common == 0) != (common_share == 0):
-        came = f"common={common}, common_share={common_share}"
-        raise ValueError(f"common_share must lie in (0, 1) with common tokens and be 0 without, got {came}; change one of them")
+        actual = f"common={common}, common_share={common_share}"
+        raise ValueError(f"common_share must lie in (0, 1) with common tokens and be 0 without, got {actual}; change one of them")
     query_token = common + classes * distinct
     vocab_size = query_token + 1 + classes
     conditional = torch.zeros(classes, vocab_size, dtype=torch.float64)
@@ -178,5 +183,5 @@ def sequence_classes(
 
 
 def _orthonormal(dim: int, columns: int, generator: torch.Generator) -> Tensor:
-    """A uniformly random orthonormal frame."""
+    """Draws a uniformly random orthonormal frame."""
     return orthonormalise(torch.randn(dim, columns, generator=generator, dtype=torch.float64))

@@ -1,11 +1,11 @@
-r"""Text: words, a vocabulary of the most frequent ones, streams and windows.
+r"""Text: words, a vocabulary of the most frequent words, streams and windows.
 
-*Words* follow the ``basic_english`` rules: the text is in lower case; ``'  .  ,  (  )  !  ?`` become words of their own, ``"`` is removed;
-``;``, ``:`` and ``<br />`` become spaces; words are separated by white space. The *vocabulary* holds the most frequent words, equally
-frequent ones in alphabetical order; all others become ``<unk>``, number 0. A language model is trained on *streams*: the text is cut into
-``batch`` equal pieces, and the k-th batch is the k-th ``length`` words of each piece, with the word after each word as its target.
+*Words* follow the ``basic_english`` rules: the text is converted to lower case; each of ``'  .  ,  (  )  !  ?`` becomes a separate word;
+``"`` is removed; ``;``, ``:`` and ``<br />`` become spaces; words are separated by white space. The *vocabulary* holds the most frequent
+words, with ties in alphabetical order; all others become ``<unk>``, number 0. A language model is trained on *streams*: the text is cut
+into ``batch`` equal pieces, and the k-th batch is the k-th ``length`` words of each piece, with the word after each word as its target.
 
-Source: :cite:t:`paszke2019pytorch` (the rules and the streams are those of its text library and word-language-model tutorial).
+Source: :cite:t:`paszke2019pytorch` (its text library for the rules, its word-language-model tutorial for the streams).
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ _RULES = str.maketrans({mark: f" {mark} " for mark in "'.,()!?"} | {'"': "", ";"
 
 
 def basic_english(text: str) -> list[str]:
-    """The words of a text by the ``basic_english`` rules (see the module's docstring).
+    """Splits a text into words by the ``basic_english`` rules (see the module's docstring).
 
     >>> basic_english('The ship\\'s mate (a "poet") sang: no; never.')
     ['the', 'ship', "'", 's', 'mate', '(', 'a', 'poet', ')', 'sang', 'no', 'never', '.']
@@ -37,10 +37,10 @@ def basic_english(text: str) -> list[str]:
 
 
 def read_words(path: str | Path) -> list[str]:
-    """The words of a plain-text file in UTF-8, by :func:`basic_english`.
+    """Reads the words of a plain-text file in UTF-8, see :func:`basic_english`.
 
     Raises:
-        ValueError: no such file, bytes that are not UTF-8, a NUL, or fewer than two words; the message names the file.
+        ValueError: the file does not exist, is not in UTF-8, contains a NUL, or has fewer than two words; the message names the file.
     """
     path = Path(path)
     if not path.is_file():
@@ -60,10 +60,10 @@ def read_words(path: str | Path) -> list[str]:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Words by number; number 0 is ``<unk>``, which replaces every word that has no number.
+    """Numbered words. Number 0 is ``<unk>``, which replaces every word that is not in the vocabulary.
 
     Attributes:
-        words: all different.
+        words: distinct words, ordered by number.
     Raises:
         ValueError: the first word is not ``<unk>``, or a word occurs twice.
     """
@@ -76,7 +76,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, words: Sequence[str], *, size: int = SIZE) -> "Vocabulary":
-        """``<unk>`` and the ``size`` - 1 most frequent words; equally frequent ones in alphabetical order.
+        """Builds a vocabulary of ``<unk>`` and the ``size`` - 1 most frequent words, with ties in alphabetical order.
 
         Raises:
             ValueError: size is less than 2.
@@ -91,19 +91,19 @@ class Vocabulary:
         return len(self.words)
 
     def numbers(self, words: Sequence[str]) -> Int[Tensor, " n"]:
-        """The number of each word, [n]; 0 for those that are not in the vocabulary."""
+        """Returns the number of each word, [n]; 0 for words that are not in the vocabulary."""
         known = {word: number for number, word in enumerate(self.words)}
         return torch.tensor([known.get(word, 0) for word in words], dtype=torch.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """A text as numbers of a vocabulary, in reading order.
+    """A text as word numbers, in reading order.
 
     Attributes:
         ids: number of each word, int64, ``[n]``.
-        vocabulary: the words of the numbers.
-        name: for headings.
+        vocabulary: vocabulary that maps words to numbers.
+        name: name of the text in headings.
     """
 
     ids: Int[Tensor, " n"]
@@ -112,7 +112,7 @@ class Text:
 
     @classmethod
     def read(cls, path: str | Path, *, size: int = SIZE) -> "Text":
-        """The text of a file, with a vocabulary of its own of at most ``size`` words.
+        """Reads a file, and builds a vocabulary of at most ``size`` words from it.
 
         Raises:
             ValueError: the file cannot be read as text (see :func:`read_words`), or size is less than 2.
@@ -122,7 +122,7 @@ class Text:
         return cls(vocabulary.numbers(words), vocabulary, Path(path).stem)
 
     def like(self, path: str | Path) -> "Text":
-        """Another file in this text's vocabulary, to evaluate a model that was trained on this text.
+        """Reads another file with the vocabulary of this text, to evaluate a model that was trained on this text.
 
         Raises:
             ValueError: the file cannot be read as text (see :func:`read_words`).
@@ -133,7 +133,7 @@ class Text:
         return len(self.ids)
 
     def split(self, share: float) -> tuple["Text", "Text"]:
-        """The first ``share`` of the words, and the rest, in one vocabulary.
+        """Splits the text into the first ``share`` of the words and the rest, which have the same vocabulary.
 
         Raises:
             ValueError: a part would hold fewer than two words.
@@ -147,23 +147,24 @@ class Text:
         return Text(self.ids[:cut], self.vocabulary, self.name), Text(self.ids[cut:], self.vocabulary, f"end of {self.name}")
 
     def batches(self, *, batch: int = BATCH, length: int = CONTEXT) -> Iterator[Int[Tensor, "batch longer"]]:
-        """Batches without end: ``[batch, length + 1]`` words, the last ``length`` of which are targets; the last batch of an epoch is
-        shorter.
+        """Yields batches of word numbers ``[batch, length + 1]`` without end; the last ``length`` words of each row are targets.
+
+        The last batch of an epoch is shorter.
 
         Raises:
             ValueError: batch or length is less than 1, or the text is too short for streams of two words.
         """
         integers(batch=batch, length=length)
-        each = len(self) // batch
-        if each < 2:
+        stream_length = len(self) // batch
+        if stream_length < 2:
             raise ValueError(f"{batch} streams of at least two words need {2 * batch} words, {self.name} has {len(self)}; lower batch")
-        streams = self.ids[: batch * each].view(batch, each)
+        streams = self.ids[: batch * stream_length].view(batch, stream_length)
         while True:
-            for start in range(0, each - 1, length):
+            for start in range(0, stream_length - 1, length):
                 yield streams[:, start : start + length + 1]
 
     def windows(self, count: int, *, length: int = CONTEXT) -> Int[Tensor, "count longer"]:
-        """Up to ``count`` windows of ``length`` + 1 words at equal distances, ``[count, length + 1]``; they overlap if the text is short.
+        """Returns up to ``count`` equally spaced windows of ``length`` + 1 words, ``[count, length + 1]``. Windows of a short text overlap.
 
         Raises:
             ValueError: count or length is less than 1, or the text is shorter than a window.
@@ -176,19 +177,19 @@ class Text:
         return self.ids.unfold(0, length + 1, 1)[starts]
 
     def sequences(self, *, count: int = SEQUENCES, context: int = CONTEXT, dim: int = DIM, seed: int = 0) -> TokenData:
-        """The text as tokens: windows of ``context`` words, the last of which is the query, and the word that follows.
+        """Converts the text to tokens: windows of ``context`` words, the last of which is the query, and the next word.
 
         * ids [n, context], next_id [n], in the text's vocabulary;
-        * labels: rank of the next word among the ten most frequent next words; 10 for all others;
-        * tokens [n, context, dim]: a random unit vector for each word; the vectors are nearly orthogonal, as one-hot words are.
+        * labels [n]: rank of the next word among the ten most frequent next words; 10 for all others;
+        * tokens [n, context, dim]: a random unit vector per word; these vectors are nearly orthogonal, similar to one-hot vectors.
 
         Args:
-            count: number of windows, at equal distances; fewer if the text is short.
-            context: words in a window.
-            dim: of the vectors.
-            seed: of the vectors.
+            count: number of equally spaced windows; a short text has fewer.
+            context: number of words in a window.
+            dim: dimension of the vectors.
+            seed: seed of the vectors.
         Raises:
-            ValueError: the text is shorter than a window, one word follows every window, or a number is less than 1.
+            ValueError: the text is shorter than a window, the same word follows every window, or a number is less than 1.
         """
         windows = self.windows(count, length=context)
         ids, following = windows[:, :-1], windows[:, -1]
@@ -212,7 +213,7 @@ class Text:
 
 
 def unit_vectors(count: int, dim: int, *, generator: torch.Generator) -> Float[Tensor, "count dim"]:
-    """Random unit vectors, float64 ``[count, dim]``; their inner products are of order 1 / sqrt(dim).
+    """Draws random unit vectors, float64 ``[count, dim]``. Their inner products are of order 1 / sqrt(dim).
 
     Raises:
         ValueError: count or dim is less than 1.
@@ -222,5 +223,5 @@ def unit_vectors(count: int, dim: int, *, generator: torch.Generator) -> Float[T
 
 
 def harbour() -> TokenData:
-    """The text that is shipped with the library, a few pages on a harbour, as tokens; see :meth:`Text.sequences`."""
+    """Returns the tokens of the text that is shipped with the library, a few pages about a harbour; see :meth:`Text.sequences`."""
     return Text.read(SHIPPED).sequences()

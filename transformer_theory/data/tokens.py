@@ -1,4 +1,4 @@
-"""The data set that all theories share: sequences of tokens, with labels, ids and images where they are known."""
+"""The data set that all theories use: sequences of tokens, with optional labels, ids and images."""
 
 import zipfile
 import zlib
@@ -14,34 +14,34 @@ from ..core.errors import nearest
 from ..core.sources import Source
 from ..core.validation import as_float64, as_int64
 
-# Networks compute in float32, whose largest number is 3e38: squares of 1e15 are 1e30, and a sum of a hundred million of them is finite.
+# Networks compute in float32, whose largest number is 3e38. The square of 1e15 is 1e30, so sums of a hundred million squares are finite.
 MAX_MAGNITUDE = 1e15
-REAL, DISCRETE = ("tokens", "query", "images"), ("labels", "ids", "next_id")  # fields
+REAL, DISCRETE = ("tokens", "query", "images"), ("labels", "ids", "next_id")  # names of fields
 
 
 def stratified(
     n: int, labels: Int[Tensor, " n"] | None, share: float, generator: torch.Generator, *, what: str
 ) -> tuple[Int[Tensor, " first"], Int[Tensor, " second"]]:
-    """Positions of a random split in two parts, to which every class contributes its share; each part is in ascending order.
+    """Draws a random split in two parts and returns their indices in ascending order. Each class is split in the same proportion.
 
     Args:
         n: number of samples.
-        labels: class of each sample, ``[n]``, if there are classes.
-        share: of the samples that go to the first part.
-        generator: draws the split.
-        what: name of the samples for the error.
+        labels: class of each sample, ``[n]``. None: no classes.
+        share: share of the samples in the first part.
+        generator: source of the random split.
+        what: name of the samples in the error message.
     Raises:
-        ValueError: the share leaves one part empty.
+        ValueError: one part would be empty.
     """
     order = torch.randperm(n, generator=generator)
     if labels is not None:
         order = order[torch.argsort(labels[order], stable=True)]
-    # The samples are sorted by class, at random within a class, and dealt out evenly: sample i goes to the first part where
-    # floor(i * share) increases, so that every run of samples, and with it every class, contributes its share up to one sample.
-    # 1e-9: 100 * 0.29 = 28.999... is 29 samples.
-    dealt = torch.floor(torch.arange(n + 1, dtype=torch.float64) * share + 1e-9)
-    deal = dealt[1:] > dealt[:-1]
-    first, second = order[deal], order[~deal]
+    # ``order`` is sorted by class and random within a class. Position i goes to the first part if floor(i * share) increases there, so
+    # every run of positions, and therefore every class, contributes its share to within one sample.
+    # The 1e-9 absorbs rounding: 100 * 0.29 is 28.999... in floating point, but means 29 samples.
+    totals = torch.floor(torch.arange(n + 1, dtype=torch.float64) * share + 1e-9)
+    in_first = totals[1:] > totals[:-1]
+    first, second = order[in_first], order[~in_first]
     if not len(first) or not len(second):
         raise ValueError(f"share must leave {what} on both sides, got {share} of {n}; choose a share inside (0, 1)")
     return first.sort().values, second.sort().values
@@ -49,20 +49,21 @@ def stratified(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TokenData:
-    """n sequences of ``seq`` tokens in ``dim`` dimensions. Every field except ``tokens`` may be None: unknown.
+    """n sequences of ``seq`` tokens in ``dim`` dimensions. Every field except ``tokens`` may be None, which means unknown.
 
-    Fields may be tensors, numpy arrays or nested lists. Real fields become float64 and discrete fields int64, where that is lossless.
+    Fields may be tensors, numpy arrays or nested lists. Real fields are converted to float64 and discrete fields to int64, if the
+    conversion is lossless.
 
     Attributes:
         tokens: real vectors, ``[n, seq, dim]``.
         labels: class of each sequence, ``0 <= label < classes``, ``[n]``. One class is allowed here; training a network needs two.
-        query: the query vector (z in the papers), ``[n, dim]``; the last token if omitted.
+        query: query vector (z in the papers), ``[n, dim]``. Defaults to the last token.
         ids: discrete tokens, ``0 <= id < vocab_size``, ``[n, seq]``.
-        next_id: the token that follows each sequence, in the same vocabulary, ``[n]``.
-        images: the images that the tokens were cut from, ``[n, channels, height, width]``.
-        vocab_size: number of discrete tokens; ``1 + max`` of ids and next_id if omitted.
-        name: for headings.
-        sources: where the data come from.
+        next_id: next token after each sequence, in the same vocabulary, ``[n]``.
+        images: images from which the tokens were cut, ``[n, channels, height, width]``.
+        vocab_size: number of discrete tokens. Defaults to ``1 + max`` of ids and next_id.
+        name: name of the data in headings.
+        sources: publications from which the data come.
 
     Raises:
         ValueError: a field has the wrong rank or length, is not finite, or lies out of range.
@@ -103,27 +104,27 @@ class TokenData:
         for name, value in discrete.items():
             low, high = int(value.min()), int(value.max())
             if low < 0 or high >= (self.vocab_size or 0):
-                wrong = low if low < 0 else high
-                raise ValueError(f"{name} must lie in [0, {self.vocab_size}), got {wrong}; pass vocab_size={wrong + 1} or recode")
+                invalid = low if low < 0 else high
+                raise ValueError(f"{name} must lie in [0, {self.vocab_size}), got {invalid}; pass vocab_size={invalid + 1} or recode")
 
     def _check_field(self, name: str, value: Tensor, shape: tuple[int | None, ...]) -> None:
         if value.ndim != len(shape) or any(size not in (None, length) for size, length in zip(shape, value.shape)):
-            words = "[" + ", ".join("·" if size is None else str(size) for size in shape) + "]"
+            expected = "[" + ", ".join("·" if size is None else str(size) for size in shape) + "]"
             shapes = f"tokens {list(self.tokens.shape)}, got {list(value.shape)}"
-            raise ValueError(f"{name} must have shape {words} to fit {shapes}; cut them alike")
+            raise ValueError(f"{name} must have shape {expected} to fit {shapes}; cut them alike")
         if value.requires_grad:
             raise ValueError(f"{name} must be data, got a tensor that requires gradients; use .detach()")
         if name in REAL and not bool(torch.isfinite(value).all()):
-            wrong = ~torch.isfinite(value)
-            first = int(wrong.nonzero()[0, 0])
-            came = f"{int(wrong.sum())} NaN or infinite values of {value.numel()}, the first in sequence {first} (counted from 0)"
-            raise ValueError(f"{name} must be finite, got {came}; drop or impute those sequences")
+            invalid = ~torch.isfinite(value)
+            first = int(invalid.nonzero()[0, 0])
+            actual = f"{int(invalid.sum())} NaN or infinite values of {value.numel()}, the first in sequence {first} (counted from 0)"
+            raise ValueError(f"{name} must be finite, got {actual}; drop or impute those sequences")
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def __repr__(self) -> str:
-        """The shapes: ``TokenData('digits', tokens [1797, 16, 4], labels [1797] of 10 classes, ...)``."""
+        """Returns a text with the shapes: ``TokenData('digits', tokens [1797, 16, 4], labels [1797] of 10 classes, ...)``."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         shapes = {name: f"{name} {list(value.shape)}" for name, value in values.items() if isinstance(value, Tensor)}
         if self.labels is not None:
@@ -133,9 +134,9 @@ class TokenData:
         return f"TokenData({', '.join([repr(self.name), *shapes.values()])})"
 
     def __getitem__(self, index) -> "TokenData":
-        """The sequences at ``index`` (a slice or a tensor of positions); the vocabulary stays whole."""
+        """Selects sequences by an index, a slice or a tensor of indices; the vocabulary does not change."""
         if isinstance(index, int | np.integer):
-            index = slice(int(index), int(index) + 1 or None)  # for -1 the end is None, since 0 would leave nothing
+            index = slice(int(index), int(index) + 1 or None)  # an end of 0, for index -1, would select nothing
         rows = {f.name: getattr(self, f.name) for f in fields(self)}
         return replace(self, **{k: v[index] for k, v in rows.items() if isinstance(v, Tensor)})
 
@@ -152,43 +153,43 @@ class TokenData:
 
     @property
     def query_position(self) -> int | None:
-        """The last position whose token is the query in every sequence; 0 for a class token in front; None if there is none."""
+        """The last position whose token equals the query in every sequence (0 for a leading class token); None without such a position."""
         assert self.query is not None
-        places = (self.tokens == self.query[:, None]).all(-1).all(0).nonzero()[:, 0].tolist()
-        return places[-1] if places else None
+        positions = (self.tokens == self.query[:, None]).all(-1).all(0).nonzero()[:, 0].tolist()
+        return positions[-1] if positions else None
 
     def context_and_query(self) -> tuple[Int[Tensor, "n context"], Int[Tensor, " n"]]:
-        """The ids at all positions except the query's, ``[n, seq - 1]``, and those at the query's position, ``[n]``.
+        """Returns the ids of the context, ``[n, seq - 1]``, and the ids of the query, ``[n]``.
 
-        The last position is the query's if no position holds the query.
+        If no position holds the query, the last position is used as the query position.
 
         Raises:
             ValueError: there are no ids.
         """
         if self.ids is None:
             raise ValueError(f"contexts need ids, {self.name} has none; pass ids=")
-        place = self.ids.shape[1] - 1 if self.query_position is None else self.query_position
-        return torch.cat([self.ids[:, :place], self.ids[:, place + 1 :]], dim=1), self.ids[:, place]
+        position = self.ids.shape[1] - 1 if self.query_position is None else self.query_position
+        return torch.cat([self.ids[:, :position], self.ids[:, position + 1 :]], dim=1), self.ids[:, position]
 
     def split(self, share: float, generator: torch.Generator) -> tuple["TokenData", "TokenData"]:
-        """A random split in two with ``share`` of the sequences in the first part, stratified by label if there are labels.
+        """Splits at random in two, with ``share`` of the sequences in the first part, stratified by label if there are labels.
 
         Raises:
-            ValueError: the share leaves one part empty.
+            ValueError: one part would be empty.
         """
         first, second = stratified(len(self), self.labels, share, generator, what="sequences")
         return self[first], self[second]
 
     @classmethod
     def from_npz(cls, path: str | Path) -> "TokenData":
-        """Data from an ``.npz`` with ``tokens`` and any of the other fields. Object arrays are refused, never unpickled.
+        """Reads data from an ``.npz`` with ``tokens`` and any of the other fields. Object arrays are refused, never unpickled.
 
-        Real fields become float64 and integers int64; ``vocab_size`` is one integer. Tokens and queries must stay below 1e15 in magnitude,
-        so that networks can compute with them in float32.
+        Real fields are converted to float64 and integers to int64; ``vocab_size`` is one integer. Tokens and queries must stay below 1e15
+        in magnitude, so that networks can compute with them in float32.
 
         Raises:
-            ValueError: the file cannot be read, has no ``tokens``, an unknown array or an object array, or a field does not fit; the
-                message names the file.
+            ValueError: the file cannot be read, lacks ``tokens``, holds an unknown array or an object array, or a field does not
+                fit; the message names the file.
         """
         path = Path(path)
         known = [f.name for f in fields(cls) if f.name not in ("name", "sources")]
@@ -213,19 +214,21 @@ class TokenData:
         assert data.query is not None
         _check_magnitude(data.query, "query")
         if data.labels is not None and data.classes > max(len(data), 2):
-            came = f"label {data.classes - 1} with only {len(data)} sequence{'s'[: len(data) > 1]}"
-            raise ValueError(f"labels must be 0..k-1 for k classes, got {came}; relabel with numpy.unique(labels, return_inverse=True)[1]")
+            label = f"label {data.classes - 1} with only {len(data)} sequence{'s'[: len(data) > 1]}"
+            raise ValueError(f"labels must be 0..k-1 for k classes, got {label}; relabel with numpy.unique(labels, return_inverse=True)[1]")
         return data
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an ``.npz``; every fault of the file becomes a ValueError."""
+    """Reads the arrays of an ``.npz``. Raises ValueError if the file is damaged, and PermissionError if it may not be read."""
     if not path.exists():
         raise ValueError(f"no such file: {path}; --data takes a name (digits, text, cifar10) or the path of an .npz, a .txt or images")
     if path.is_file():
-        path.open("rb").close()  # raises PermissionError, which is not the error of a damaged file
+        path.open("rb").close()  # raises PermissionError, which is_zipfile would hide
     if not zipfile.is_zipfile(path):
-        raise ValueError(f"{path} must be an .npz (a zip of arrays), it is something else or cut short; write it with numpy.savez")
+        raise ValueError(
+            f"{path} must be an .npz (a zip of arrays), it is something else or cut short; write it with numpy.savez"
+        )
     try:
         with np.load(path, allow_pickle=False) as stored:
             return {name: _plain(stored, name, path) for name in stored.files}
@@ -237,7 +240,7 @@ def _plain(stored: np.lib.npyio.NpzFile, name: str, path: Path) -> np.ndarray:
     try:
         array = stored[name]
     except ValueError as error:
-        # numpy's message about object arrays names the argument allow_pickle
+        # numpy raises ValueError for object arrays and for damaged ones; only the first message mentions allow_pickle
         reason = "an object array, which is never unpickled" if "allow_pickle" in str(error) else f"a damaged one ({error})"
         raise ValueError(f"{path}: {name} must be an array of numbers, got {reason}; save numbers with numpy.savez") from error
     if not isinstance(array, np.ndarray):
@@ -246,10 +249,10 @@ def _plain(stored: np.lib.npyio.NpzFile, name: str, path: Path) -> np.ndarray:
 
 
 def _as_tensor(array: np.ndarray, name: str, *, floating: bool) -> Tensor:
-    """float64 for real fields, which may be stored as integers or booleans; int64 for discrete ones. Any byte order is read."""
+    """Converts real fields, stored as any number type or booleans, to float64 and discrete fields to int64, from any byte order."""
     if array.dtype.kind not in "fiub":
-        cure = "number them with numpy.unique(labels, return_inverse=True)[1]" if name == "labels" else "save real numbers"
-        raise ValueError(f"{name} must be an array of numbers, got dtype {array.dtype}; {cure}")
+        remedy = "number them with numpy.unique(labels, return_inverse=True)[1]" if name == "labels" else "save real numbers"
+        raise ValueError(f"{name} must be an array of numbers, got dtype {array.dtype}; {remedy}")
     if floating:
         return torch.from_numpy(array.astype(np.float64, order="C"))
     if array.dtype.kind == "f":
@@ -260,5 +263,5 @@ def _as_tensor(array: np.ndarray, name: str, *, floating: bool) -> Tensor:
 def _check_magnitude(value: Tensor, name: str) -> None:
     sizes = value.abs().flatten(1).amax(1)
     if float(largest := sizes.max()) > MAX_MAGNITUDE:
-        came = f"largest {float(largest):.3g} in sequence {int(sizes.argmax())} (counted from 0)"
-        raise ValueError(f"{name} must stay within {MAX_MAGNITUDE:.0e} in magnitude for networks in float32, got {came}; rescale them")
+        actual = f"largest {float(largest):.3g} in sequence {int(sizes.argmax())} (counted from 0)"
+        raise ValueError(f"{name} must stay within {MAX_MAGNITUDE:.0e} in magnitude for networks in float32, got {actual}; rescale them")

@@ -1,8 +1,8 @@
-"""Generated images of two objects with known masks, so that attention can be compared with the objects.
+"""Generated images of two objects with known masks, with which attention maps can be compared.
 
 An object is a disc or a square in one of four colours. An image shows two separate objects of different colours on a grey background whose
-brightness changes along a random direction, with pixel noise. The class is the pair of colours, so it depends on the objects alone:
-outlines, places, sizes and backgrounds have the same distribution for all classes. :cite:t:`yu2023emergence` ask the same question of
+brightness changes along a random direction, with pixel noise. The class is the pair of colours, so it depends only on the objects: shapes,
+positions, sizes and backgrounds have the same distribution for all classes. :cite:t:`yu2023emergence` compare attention with objects in
 photographs.
 """
 
@@ -20,7 +20,7 @@ from .tokens import TokenData
 
 COLOURS = {"red": (0.8, 0.2, 0.2), "green": (0.2, 0.7, 0.2), "blue": (0.2, 0.3, 0.8), "yellow": (0.75, 0.7, 0.1)}
 PAIRS = tuple(combinations(range(len(COLOURS)), 2))
-RADIUS = (0.16, 0.23)  # of an object, as a share of the image's side
+RADIUS = (0.16, 0.23)  # smallest and largest radius of an object, as a share of the image side
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,8 +28,8 @@ class TwoObjects:
     """Images, tokens and the masks of the objects.
 
     Attributes:
-        data: tokens (patches), images [n, 3, size, size] in about [0, 1], labels (number of the pair of colours in PAIRS, 0 to 5).
-        masks: the pixels of each of the two objects, [n, 2, size, size].
+        data: tokens (patches), images [n, 3, size, size] in about [0, 1], labels (index of the pair of colours in PAIRS, 0 to 5).
+        masks: True for the pixels of each object, [n, 2, size, size].
         patch: side of a patch, pixels.
     """
 
@@ -43,7 +43,7 @@ class TwoObjects:
         return patches(self.masks.flatten(0, 1).double()[:, None], self.patch).mean(-1).unflatten(0, (-1, 2))
 
     def __getitem__(self, index: slice | Tensor) -> "TwoObjects":
-        """Some of the images."""
+        """Selects images by a slice or a tensor of indices."""
         return TwoObjects(self.data[index], self.masks[index], self.patch)
 
 
@@ -52,14 +52,14 @@ def two_objects(n: int, *, generator: torch.Generator, size: int = 24, patch: in
 
     Args:
         n: number of images.
-        generator: draws images and labels.
-        size: side of an image, pixels; patches divide it.
+        generator: source of the random images and labels.
+        size: side of an image, pixels; a multiple of ``patch``.
         patch: side of a patch, pixels.
-        noise: standard deviation of each value of each pixel.
+        noise: standard deviation of the noise in each channel of each pixel.
     Returns:
-        :class:`TwoObjects`, float64.
+        Images, tokens and masks; real values in float64.
     Raises:
-        ValueError: no image, or a size that is too small or that patches do not divide.
+        ValueError: n is below 1, the size is below 12, or ``patch`` does not divide it.
     """
     integers(n=n)
     if size < 12 or patch < 1 or size % patch:
@@ -72,14 +72,14 @@ def two_objects(n: int, *, generator: torch.Generator, size: int = 24, patch: in
     kinds = torch.tensor(PAIRS)[labels]
     kinds = torch.where(torch.rand(n, 1, generator=generator) < 0.5, kinds, kinds.flip(1))
     radius = size * uniform(n, 2, low=RADIUS[0], high=RADIUS[1])
-    centres = _apart(n, size, radius, uniform)
+    centres = _separate_centres(n, size, radius, uniform)
     masks = _masks(centres, radius, torch.rand(n, 2, generator=generator) < 0.5, size)
 
     grid = (torch.arange(size, dtype=torch.float64) + 0.5) / size - 0.5
     angle = 2 * torch.pi * uniform(n, 1, 1)
     slope = torch.cos(angle) * grid[:, None] + torch.sin(angle) * grid[None]
-    ground = uniform(n, 1, 1, 1, low=0.2, high=0.8) + 0.5 * uniform(n, 1, 1, 1, low=-1) * slope[:, None]
-    images = ground.expand(-1, 3, -1, -1)
+    background = uniform(n, 1, 1, 1, low=0.2, high=0.8) + 0.5 * uniform(n, 1, 1, 1, low=-1) * slope[:, None]
+    images = background.expand(-1, 3, -1, -1)
     for k in range(2):
         colour = torch.tensor(list(COLOURS.values()), dtype=torch.float64)[kinds[:, k]] + uniform(n, 3, low=-0.1, high=0.1)
         images = torch.where(masks[:, k, None], colour[:, :, None, None], images)
@@ -88,10 +88,11 @@ def two_objects(n: int, *, generator: torch.Generator, size: int = 24, patch: in
     return TwoObjects(data, masks, patch)
 
 
-def _apart(n: int, size: int, radius: Tensor, uniform) -> Tensor:
-    """Centres [n, 2, 2] of two objects inside the image whose bounding circles do not meet."""
+def _separate_centres(n: int, size: int, radius: Tensor, uniform) -> Tensor:
+    """Draws centres [n, 2, 2] of two objects that lie inside the image and do not meet."""
     low, high = radius[..., None], size - radius[..., None]
     centres = low + (high - low) * uniform(n, 2, 2)
+    # Redraw pairs that are too close. The factor 1.3 keeps the corners of squares apart: the half diagonal is 0.9 sqrt(2) < 1.3 radii.
     while bool((near := _distance(centres) < 1.3 * radius.sum(1)).any()):
         centres[near] = (low + (high - low) * uniform(n, 2, 2))[near]
     return centres

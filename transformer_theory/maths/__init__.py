@@ -1,1 +1,1 @@
-"""Linear algebra that several theories use."""
+"""Linear algebra for several theories."""

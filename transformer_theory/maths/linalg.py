@@ -1,10 +1,10 @@
 r"""Linear algebra that several theories share: log-determinants, cosines, bases, ranks, principal angles.
 
 Vectors are rows: ``X [*batch, n, d]`` holds n vectors. Bases of subspaces are columns: ``U [*batch, d, p]``. All functions are batched, and
-differentiable wherever the mathematics is.
+differentiable wherever the mathematical function is.
 
 **Log-determinants.** In float32 an LU factorisation of the larger Gram matrix loses every eigenvalue of :math:`sX^\top X` below
-:math:`s\|X\|^2 \cdot 6\cdot 10^{-8}`; the result can be wrong by more than half without any sign of it. Here
+:math:`s\|X\|^2 \cdot 6\cdot 10^{-8}`; the result can be wrong by more than half without warning. Here
 :math:`\log\det(I + sX^\top X)` is computed from the Cholesky factor of the *smaller* Gram matrix, which costs less and has positive pivots.
 (The determinants agree by Sylvester's identity :math:`\det(I_d + sX^\top X) = \det(I_n + sXX^\top)`.) Float64 is used whenever float32
 could not hold three digits. A Gram matrix squares the singular values of X; if its rounding would reach a millionth of the identity, the
@@ -15,25 +15,25 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-# Largest s ||X||^2 up to which I + s X^T X is computed
+# Largest s ||X||^2 for which I + s X^T X is computed
 LARGEST_FLOAT32_CONDITION = 1e4  # in float32: with the rounding unit 6e-8, three digits of each logarithm are safe
 LARGEST_GRAM_CONDITION = 1e10  # from a float64 Gram matrix: with the rounding unit 1e-16, the error is a millionth of the identity
 LARGEST_CONDITION = 1e20  # from the singular values of X, the largest of which is then 1e10: the error is again a millionth
 
 
 def logdet_identity_plus(X: Float[Tensor, "*batch n d"], scale: float | Float[Tensor, "..."]) -> Float[Tensor, "*batch"]:
-    r"""``log det(I + scale X^T X)`` through the smaller of the two Gram matrices, with its gradient in closed form.
+    r"""Computes ``log det(I + scale X^T X)`` from the smaller of the two Gram matrices, with its gradient in closed form.
 
     The value is :math:`2\sum_i\log L_{ii}` with :math:`LL^\top = I + sXX^\top` (or :math:`I + sX^\top X`), the gradient
-    :math:`2s\,X(I + sX^\top X)^{-1}`, from the same factor. Second derivatives exist. Rows of zeros do not change the value, so matrices of
-    different heights may be padded to one batch.
+    :math:`2s\,X(I + sX^\top X)^{-1}` from the same factor. Second derivatives are supported. Rows of zeros do not change the value, so
+    matrices of different heights may be padded to one batch.
 
     Precision: half precision is promoted to float32, and float32 to float64 if ``scale ||X||_F^2`` exceeds 1e4; autocast is switched off.
-    Above 1e10 singular values of X replace the Gram matrix, which would lose digits if X has less than full rank. They are slower, and
-    accurate to a millionth of each logarithm up to 1e20.
+    Above 1e10 the Gram matrix would lose digits if X has less than full rank, so singular values of X replace it. They are slower, but
+    each logarithm is accurate to a millionth up to 1e20.
 
     Args:
-        X: rows are vectors, ``[*batch, n, d]``.
+        X: one vector per row, ``[*batch, n, d]``.
         scale: s >= 0, a number or a tensor that broadcasts to ``[*batch]``.
     Returns:
         ``[*batch]`` in the dtype of X, nats, >= 0.
@@ -57,7 +57,7 @@ def logdet_identity_plus(X: Float[Tensor, "*batch n d"], scale: float | Float[Te
 
 
 def _raise_for(X: Tensor, s: Tensor, largest: float) -> None:
-    """Raises the ValueError that fits; called only if something is wrong, because the checks take time."""
+    """Raises the appropriate ValueError. It is called only if an argument is invalid, because these checks take time."""
     if not bool(torch.isfinite(X).all()):
         raise ValueError(
             f"the vectors must be finite, got {int((~torch.isfinite(X)).sum())} NaN or infinite values of {X.numel()}; drop them"
@@ -81,7 +81,7 @@ class _LogdetIdentityPlus(torch.autograd.Function):
             ctx.save_for_backward(X, s, resolvent)
             ctx.from_gram = False
             return value
-        # Keep the factor for the backward pass: the inverse from it costs a third of a new factorisation.
+        # Store the factor for the backward pass: computing the inverse from it costs a third of a new factorisation.
         factor = torch.linalg.cholesky(_identity_plus(X, s))
         ctx.save_for_backward(X, s, factor)
         ctx.from_gram = True
@@ -90,8 +90,8 @@ class _LogdetIdentityPlus(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         X, s, saved = ctx.saved_tensors
-        # With create_graph=True the result is differentiated again. The saved tensors are constants for autograd, so the resolvent is
-        # computed anew as a function of X.
+        # With create_graph=True the gradient is differentiated again. Autograd treats the saved tensors as constants, so recompute the
+        # resolvent as a function of X.
         if torch.is_grad_enabled():
             resolvent = _on_smaller_side(torch.linalg.inv(_identity_plus(X, s)), X) if ctx.from_gram else _by_augmented_system(X, s)
         else:
@@ -103,26 +103,27 @@ class _LogdetIdentityPlus(torch.autograd.Function):
 def _logdet_and_resolvent(
     X: Float[Tensor, "*batch n d"], scale: Float[Tensor, "*batch"]
 ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch n d"]]:
-    r"""``log det(I + s X^T X)`` and the resolvent :math:`X(I + sX^\top X)^{-1} = \sum_i \frac{\sigma_i}{1 + s\sigma_i^2} u_i v_i^\top`
-    from the singular values of X.
+    r"""Computes ``log det(I + s X^T X)`` and the resolvent :math:`X(I + sX^\top X)^{-1}` from the singular values of X.
+
+    The resolvent is :math:`\sum_i \frac{\sigma_i}{1 + s\sigma_i^2} u_i v_i^\top`.
 
     Args:
-        X: ``[*batch, n, d]`` float64.
+        X: vectors, ``[*batch, n, d]`` float64.
         scale: s >= 0, ``[*batch]``.
     Returns:
-        ``[*batch]`` nats and ``[*batch, n, d]``, without a graph.
+        The log-determinants in nats, ``[*batch]``, and the resolvents, ``[*batch, n, d]``, without a graph.
     """
     with torch.no_grad():
-        left, sizes, right = torch.linalg.svd(X, full_matrices=False)
-        # Singular values below the rounding of the largest count as zero. The factor of u v^T is largest, 1 / (2 sqrt s), for singular
-        # values near 1 / sqrt s, so it would turn rounding errors of that size into directions of the gradient.
-        sizes = torch.where(sizes > max(X.shape[-2:]) * torch.finfo(X.dtype).eps * sizes[..., :1], sizes, 0)
-        squares = scale[..., None] * sizes.square()
-        return squares.log1p().sum(-1), (left * (sizes / (1 + squares))[..., None, :]) @ right
+        left, singular, right = torch.linalg.svd(X, full_matrices=False)
+        # Singular values below the rounding error of the largest count as zero. The factor of u v^T is largest, 1 / (2 sqrt s), for
+        # singular values near 1 / sqrt s, so it would turn rounding errors of that size into directions of the gradient.
+        singular = torch.where(singular > max(X.shape[-2:]) * torch.finfo(X.dtype).eps * singular[..., :1], singular, 0)
+        squares = scale[..., None] * singular.square()
+        return squares.log1p().sum(-1), (left * (singular / (1 + squares))[..., None, :]) @ right
 
 
 def smaller_gram(X: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch m m"]:
-    """``X X^T`` if n <= d, otherwise ``X^T X``: m = min(n, d). The other Gram matrix has the same eigenvalues and additional zeros."""
+    """Computes ``X X^T`` if n <= d, otherwise ``X^T X``, so m = min(n, d). The other Gram matrix has additional zero eigenvalues."""
     return X @ X.mT if X.shape[-2] <= X.shape[-1] else X.mT @ X
 
 
@@ -132,14 +133,14 @@ def _identity_plus(X: Tensor, s: Tensor) -> Tensor:
 
 
 def _on_smaller_side(inverse: Tensor, X: Tensor) -> Tensor:
-    """The resolvent from the inverse of :func:`_identity_plus`, by the push-through identity X (I + X^T X)^-1 = (I + X X^T)^-1 X."""
+    """Computes the resolvent from the inverse of :func:`_identity_plus`, by X (I + X^T X)^-1 = (I + X X^T)^-1 X."""
     return inverse @ X if X.shape[-2] <= X.shape[-1] else X @ inverse
 
 
 def _by_augmented_system(X: Tensor, s: Tensor) -> Tensor:
-    r"""The resolvent of ill-conditioned X as a differentiable function, from a linear system with :math:`A = \sqrt s X`."""
-    # [I, A; A^T, -I] has the singular values sqrt(1 + s sigma^2), so a solve loses half as many digits as one with I + A^T A would. The
-    # block of its inverse above the diagonal is A (I + A^T A)^-1.
+    r"""Computes the resolvent of an ill-conditioned X differentiably, from a linear system with :math:`A = \sqrt s X`."""
+    # [I, A; A^T, -I] has the singular values sqrt(1 + s sigma^2), so its solution loses half as many digits as a solve with I + A^T A. The
+    # upper right block of its inverse is A (I + A^T A)^-1.
     n, d = X.shape[-2:]
     root = s.clamp(min=torch.finfo(s.dtype).tiny).sqrt()[..., None, None]
     A = root * X
@@ -149,13 +150,13 @@ def _by_augmented_system(X: Tensor, s: Tensor) -> Tensor:
 
 
 def cosine(A: Float[Tensor, "..."], B: Float[Tensor, "..."], *, dim: int | tuple[int, ...] | None = None) -> Float[Tensor, "..."]:
-    r"""Cosine of the angle between two tensors of one shape, as vectors (for matrices: in the Frobenius inner product).
+    r"""Computes the cosine of the angle between two tensors of one shape, treated as vectors (for matrices: Frobenius inner product).
 
     Args:
-        A, B: equal shapes.
-        dim: dimensions that make up a vector; all by default (the result is then a scalar tensor).
+        A, B: tensors of one shape.
+        dim: dimensions that make up a vector. None: all dimensions, with a scalar result.
     Returns:
-        The shape without ``dim``, in [-1, 1], exactly 1 for equal tensors.
+        The cosines in [-1, 1], exactly 1 for equal tensors. Their shape is the shape of A without ``dim``.
     Raises:
         ValueError: shapes differ, or a vector is zero or not finite (its direction is undefined).
     """
@@ -170,26 +171,26 @@ def cosine(A: Float[Tensor, "..."], B: Float[Tensor, "..."], *, dim: int | tuple
         if not bool(torch.isfinite(norm).all()):
             raise ValueError(f"a cosine needs finite vectors other than zero, the {name} argument has one that is zero, NaN or infinite")
         units.append(vector / norm)
-    # For unit vectors ||a + b||^2 = 2 + 2 cos and ||a - b||^2 = 2 - 2 cos. Their normalised difference cannot leave [-1, 1], and the small
-    # distance ||a - b|| is computed without the cancellation that 1 - <a, b> would suffer near cos = 1.
+    # For unit vectors ||a + b||^2 = 2 + 2 cos and ||a - b||^2 = 2 - 2 cos. Their normalised difference always lies in [-1, 1], and the
+    # small distance ||a - b|| is computed without the cancellation that 1 - <a, b> would suffer near cos = 1.
     plus, minus = (units[0] + units[1]).square().sum(dims), (units[0] - units[1]).square().sum(dims)
     return (plus - minus) / (plus + minus)
 
 
 def orthonormalise(A: Float[Tensor, "*batch d p"]) -> Float[Tensor, "*batch d p"]:
-    """Orthonormal basis of the column space, by QR with a positive diagonal of R, which makes it unique and continuous in A.
+    """Computes an orthonormal basis of the column space by QR. The diagonal of R is positive, so the basis is unique and continuous in A.
 
     Args:
         A: linearly independent columns, ``[*batch, d, p]`` with p <= d.
     Returns:
-        U with ``U^T U = I`` and the span of A, ``[*batch, d, p]``.
+        U with ``U^T U = I`` and the column space of A, ``[*batch, d, p]``.
     Raises:
         ValueError: p > d, or the columns are linearly dependent up to rounding.
     """
     if A.ndim < 2 or A.shape[-1] > A.shape[-2]:
         raise ValueError(f"orthonormalise expects at most as many columns as rows, [*batch, d, p] with p <= d, got {list(A.shape)}")
     Q, R = torch.linalg.qr(A)
-    # A diagonal entry of R is the distance of a column from the span of the columns before it; below the rounding of A it is noise.
+    # A diagonal entry of R is the distance of a column from the span of the columns before it; below the rounding error of A it is noise.
     diagonal = R.diagonal(dim1=-2, dim2=-1)
     size = torch.linalg.vector_norm(A, dim=(-2, -1))[..., None]
     if not bool((diagonal.abs() > A.shape[-2] * torch.finfo(A.dtype).eps * size).all()):
@@ -198,12 +199,12 @@ def orthonormalise(A: Float[Tensor, "*batch d p"]) -> Float[Tensor, "*batch d p"
 
 
 def stable_rank(A: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
-    r"""The stable rank :math:`\|A\|_F^2 / \|A\|_2^2` (:cite:t:`rudelson2007sampling`), between 1 and the rank.
+    r"""Computes the stable rank :math:`\|A\|_F^2 / \|A\|_2^2` (:cite:t:`rudelson2007sampling`), between 1 and the rank.
 
     It is insensitive to small singular values.
 
     Args:
-        A: ``[*batch, m, n]``, not zero.
+        A: non-zero matrices, ``[*batch, m, n]``.
     Returns:
         ``[*batch]``.
     Raises:
@@ -214,12 +215,12 @@ def stable_rank(A: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
 
 
 def effective_rank(A: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
-    r"""The effective rank :math:`\exp H(p)` (:cite:t:`roy2007effective`), between 1 and the rank.
+    r"""Computes the effective rank :math:`\exp H(p)` (:cite:t:`roy2007effective`), between 1 and the rank.
 
     Here :math:`p_i = \sigma_i / \sum_j \sigma_j`, and H is the entropy in nats.
 
     Args:
-        A: ``[*batch, m, n]``, not zero.
+        A: non-zero matrices, ``[*batch, m, n]``.
     Returns:
         ``[*batch]``.
     Raises:
@@ -230,12 +231,12 @@ def effective_rank(A: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
 
 
 def numerical_rank(A: Float[Tensor, "*batch m n"], *, tolerance: float) -> Int[Tensor, "*batch"]:
-    """Number of singular values above ``tolerance`` times the largest; 0 for a zero matrix.
+    """Counts the singular values above ``tolerance`` times the largest; 0 for a zero matrix.
 
     Args:
-        A: ``[*batch, m, n]``.
-        tolerance: relative to the largest singular value, in (0, 1). It should exceed the relative error of A: of a matrix that is known to
-            1e-5, the rank at a tolerance of 1e-7 counts noise.
+        A: matrices, ``[*batch, m, n]``.
+        tolerance: threshold relative to the largest singular value, in (0, 1). It should exceed the relative error of A: with an error of
+            1e-5 and a tolerance of 1e-7, the rank counts noise.
     Returns:
         ``[*batch]``, integers.
     Raises:
@@ -259,7 +260,7 @@ def _singular_values(A: Tensor, *, zero_allowed: bool = False) -> Tensor:
 
 
 def principal_angles(A: Float[Tensor, "*batch d p"], B: Float[Tensor, "*batch d q"]) -> Float[Tensor, "*batch r"]:
-    r"""The ``r = min(p, q)`` principal angles between the column spaces, ascending (:cite:t:`bjorck1973numerical`).
+    r"""Computes the ``r = min(p, q)`` principal angles between the column spaces, in ascending order (:cite:t:`bjorck1973numerical`).
 
     The cosines are the singular values of :math:`Q_A^\top Q_B`, the sines the singular values of :math:`(I - Q_AQ_A^\top)Q_B`.
 
@@ -268,14 +269,14 @@ def principal_angles(A: Float[Tensor, "*batch d p"], B: Float[Tensor, "*batch d 
     Returns:
         Radians in [0, pi/2], ``[*batch, min(p, q)]``.
     Raises:
-        ValueError: columns are linearly dependent.
+        ValueError: the columns are linearly dependent.
     """
     Q, P = orthonormalise(A), orthonormalise(B)
-    # The sines of the smaller space against the larger one are as many as the angles; the other way round there would be additional ones.
+    # Project the smaller space onto the larger one: then there are as many sines as angles.
     if Q.shape[-1] < P.shape[-1]:
         Q, P = P, Q
     overlap = Q.mT @ P
     cosines = torch.linalg.svdvals(overlap).clamp(max=1)
     sines = torch.linalg.svdvals(P - Q @ overlap).flip(-1).clamp(max=1)
-    # Near 0 the cosine is flat and its arc loses half the digits, near 90 degrees the sine: use each where it is steep.
+    # acos loses half the digits near angle 0, where the cosine is flat, and asin near 90 degrees. Use each function where it is steep.
     return torch.where(cosines.square() > 0.5, sines.asin(), cosines.acos())

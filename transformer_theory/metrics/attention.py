@@ -96,7 +96,8 @@ def hard_max_gap(scores: Weights, *, allowed: Mask | None = None) -> Rows:
     r"""Computes the gap of each row of scores, largest minus second largest: :math:`g = s_{(1)} - s_{(2)} \ge 0`.
 
     The gap bounds the difference between softmax and hard-max: all keys except the best have total weight at most
-    :math:`(T - 1) e^{-g}`. To compute the gap from attention weights, pass ``weights.log()``. A row with a single allowed key has an infinite gap.
+    :math:`(T - 1) e^{-g}`. To compute the gap from attention weights, pass ``weights.log()``. The gap of a row with a single allowed key is
+    infinite.
 
     Args:
         scores: attention scores before the softmax, ``[*batch, queries, keys]``; -inf marks a key that is not allowed.

@@ -258,8 +258,8 @@ class FeatureRates(ClassFeatures):
 class NeuralCollapse(ClassFeatures):
     """Distance of the features of each block from neural collapse, see :func:`~transformer_theory.metrics.neural_collapse`.
 
-    There are three rows per layer, without unit, 0 at collapse: NC1 and the two parts of NC2. The null distribution has permuted labels (one
-    permutation unless more draws are requested). NC3 is not measured, because it compares features with a classifier and a block has none.
+    There are three rows per layer, without unit, 0 at collapse: NC1 and the two parts of NC2. The null has permuted labels (one permutation
+    unless more draws are requested). NC3 is not measured, because it compares features with a classifier and a block has none.
     Of more than 16 d samples, a uniform draw of 16 d is measured. A value is None if it is undefined, that is, with fewer than two classes
     or coinciding class means.
     """

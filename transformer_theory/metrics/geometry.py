@@ -84,8 +84,8 @@ def neural_collapse(
     Returns:
         The distances from collapse, without unit.
     Raises:
-        ValueError: the labels do not fit, fewer than two classes occur, values are not finite, class means coincide, or the classifier does not
-            fit or is zero.
+        ValueError: the labels do not fit, fewer than two classes occur, values are not finite, class means coincide, or the classifier
+            does not fit or is zero.
         TypeError: labels are not integers.
     """
     if features.ndim != 2 or labels.ndim != 1 or len(features) != len(labels):

@@ -1,6 +1,7 @@
 """Metrics of transformers that belong to no theory: statistics of attention weights, geometry of the features, attention maps.
 
-The state of a metric consists of sums and counts over sequences, so merging two metrics gives the state for the union of their sequences. Layers and heads are numbered as in :class:`~transformer_theory.core.metric.Activations`.
+The state of a metric consists of sums and counts over sequences, so merging two metrics gives the state for the union of
+their sequences. Layers and heads are numbered as in :class:`~transformer_theory.core.metric.Activations`.
 Source: :cite:t:`zhai2023stabilizing` (entropy), :cite:t:`xiao2024efficient` (sinks), :cite:t:`dong2021attention` (rank collapse),
 :cite:t:`rudelson2007sampling` (stable rank), :cite:t:`roy2007effective` (effective rank).
 """
@@ -53,7 +54,7 @@ class AttentionStatistics(Metric):
         total = weights.sum(-1, keepdim=True)
         valid = torch.isfinite(total) & (total > 0.5)
         if not bool(valid.all()):
-            # The entropy accepts only distributions. Replace each excluded row by weight one on the first key; ``counted`` removes it below.
+            # The entropy accepts only distributions. Excluded rows become a weight of one on the first key; ``counted`` removes them below.
             first = torch.zeros(weights.shape[-1], dtype=weights.dtype, device=weights.device)
             first[0] = 1.0
             weights = torch.where(valid, weights, first)
@@ -89,7 +90,8 @@ class AttentionSelection(Metric):
     measured if there are as many queries as keys; its chance level is uniform attention over the allowed keys.
 
     Attributes:
-        sums: sums by layer and first head, ``[5, heads]``: number of gaps, gap, number of tokens, weight on the token itself, its chance level.
+        sums: sums by layer and first head, ``[5, heads]``: number of gaps, gap, number of tokens, weight on the token itself,
+            chance level of that weight.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
@@ -102,8 +104,8 @@ class AttentionSelection(Metric):
         total = weights.sum(-1)
         rows = torch.isfinite(total) & (total > 0.5)
         allowed = torch.ones_like(weights, dtype=torch.bool) if activations.mask is None else activations.mask.expand_as(weights)
-        # Log-weights differ from scores by a constant per row, which cancels in the gap. Excluded rows become ties with all keys allowed, so
-        # that hard_max_gap accepts them; they are not counted.
+        # Log-weights differ from scores by a constant per row, which cancels in the gap. Excluded rows become ties with all keys allowed,
+        # so that hard_max_gap accepts them; they are not counted.
         scores = weights.clamp(min=torch.finfo(weights.dtype).tiny).log().masked_fill(~rows[..., None], 0.0)
         gaps = hard_max_gap(scores, allowed=allowed | ~rows[..., None])
         counted = rows & torch.isfinite(gaps)
@@ -120,20 +122,20 @@ class AttentionSelection(Metric):
         """Returns up to two rows per layer and head."""
         rows: list[Measurement] = []
         for (layer, first), sums in sorted(self.sums.items(), key=lambda item: item[0]):
-            for head, (count, gap, tokens, self_weight, chance) in enumerate(sums.T.tolist(), start=first):
+            for head, (count, gap, tokens, weight, chance) in enumerate(sums.T.tolist(), start=first):
                 place = {"layer": layer, "head": head}
                 mean = gap / count if count else math.nan
                 rows.append(network_row(GAP, mean, "nats", reason="no query has two allowed keys and finite weights", **place))
                 if tokens:
                     uniform = Null("uniform attention over the allowed keys", (chance / tokens,))
-                    rows.append(network_row(DIAGONAL, self_weight / tokens, "share", null=uniform, reason="a weight is not finite", **place))
+                    rows.append(network_row(DIAGONAL, weight / tokens, "share", null=uniform, reason="a weight is not finite", **place))
         return rows
 
 
 class Geometry(Metric):
     """Rank-collapse residual, stable rank and effective rank of the features after each block.
 
-    The residual is relative, and averaged over the sequences of the block's output. The ranks are computed from all output tokens, uncentred.
+    The residual is relative, and averaged over the sequences of the block's output. The ranks are those of all output tokens, uncentred.
 
     Attributes:
         sums: sums by layer. ``(layer, 0)``: number of sequences and sum of their residuals, ``[2]``. ``(layer, 1)``: sum of the outer

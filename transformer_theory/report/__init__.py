@@ -1,10 +1,10 @@
-"""From stored results to what people read: a page, LaTeX, Markdown, a bibliography, tables in the terminal.
+"""Reports on stored results: a page, LaTeX, Markdown, a bibliography, and tables for the terminal.
 
-    results = [Result.load("runs/digits"), Result.load("runs/digits-1")]  # results that differ in their seed become mean and interval
+    results = [Result.load("runs/digits"), Result.load("runs/digits-1")]  # results that differ only in their seed are combined
     text = report.page(results)
-    files, failed = report.latex_folder(report.aggregate(results))  # names and bytes
+    files, failed = report.latex_folder(report.aggregate(results))  # contents by file name; errors of figures
 
-Everything is a pure function of the :class:`~transformer_theory.core.result.Result`; nothing is measured here.
+All outputs are pure functions of :class:`~transformer_theory.core.result.Result`; nothing is measured here.
 """
 
 from collections.abc import Iterable
@@ -26,12 +26,12 @@ __all__ = ["aggregate", "bibtex", "latex", "latex_folder", "markdown", "mathml",
 
 
 def write(result: Result, directory: str | Path, *, theories: Iterable[Theory] | None = None) -> Path:
-    """Writes ``report.html``, ``references.bib`` and, of any result but a training, ``table.tex`` into an existing folder.
+    """Writes ``report.html``, ``references.bib`` and, unless the result is a training, ``table.tex`` into an existing folder.
 
     Args:
-        result: fresh or loaded.
-        directory: an existing folder; files of these names are replaced, all or none.
-        theories: records that give titles, statements and figures; the registry if None.
+        result: the result, new or loaded from a folder.
+        directory: an existing folder. Files of these names are replaced; if one cannot be written, none is.
+        theories: theories that provide titles, statements and figures; the registry if None.
     Returns:
         The path of ``report.html``.
     Raises:

@@ -1,4 +1,4 @@
-"""The literature behind results, as BibTeX."""
+"""BibTeX entries of the works that results cite."""
 
 import re
 from collections.abc import Iterable
@@ -10,28 +10,28 @@ from .aggregate import theories_of
 
 
 def keys(results: Result | Iterable[Result], theories: Iterable[Theory] | None = None) -> list[str]:
-    """BibTeX keys of everything that a report cites, in order: the results' sources, their theories and claims, their rows."""
-    together = (results,) if isinstance(results, Result) else tuple(results)
-    cited = [source for result in together for source in result.sources]
-    for theory in theories_of(together, theories):
+    """Returns the BibTeX keys of all works that a report cites: sources of the results, then of theories, claims and rows."""
+    all_results = (results,) if isinstance(results, Result) else tuple(results)
+    cited = [source for result in all_results for source in result.sources]
+    for theory in theories_of(all_results, theories):
         cited += [*theory.sources, *(claim.source for claim in theory.claims)]
-    for result in together:
+    for result in all_results:
         cited += [one.source for one in result.verifications]
         cited += [row.source for row in result.table if row.source is not None]
     return list(dict.fromkeys(source.key for source in cited if source.known))
 
 
 def bibtex(results: Result | Iterable[Result], *, theories: Iterable[Theory] | None = None) -> str:
-    """BibTeX of everything that the report and the tables of these results cite; empty if nothing is cited."""
+    """Returns the BibTeX entries of all works that the report and the tables of the results cite; empty if they cite nothing."""
     cited = keys(results, theories)
     return sources.bibtex(cited) if cited else ""
 
 
 def references(results: Result | Iterable[Result], *, theories: Iterable[Theory] | None = None) -> str:
-    """:func:`bibtex` of the results, and the library itself last."""
+    """Returns :func:`bibtex` of the results, followed by the entry of this library."""
     return "\n".join(filter(None, (bibtex(results, theories=theories), sources.software())))
 
 
 def software_key() -> str:
-    """The key of the library in :func:`references`."""
+    """Returns the key of this library's entry in :func:`references`."""
     return re.findall(r"@\w+\{([^,\s]+),", sources.software())[0]

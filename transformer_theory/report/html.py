@@ -1,6 +1,6 @@
-"""Rendering of the page: templates, cells as HTML, figures as inline SVG.
+"""Renders the page from templates, cells as HTML and figures as inline SVG.
 
-Everything that comes from data or rows is escaped; formulas become MathML. The page works offline, and is complete without its script.
+All text from data and rows is escaped; formulas become MathML. The page works offline and is complete without its script.
 """
 
 import base64
@@ -26,9 +26,9 @@ SHEETS, SCRIPTS = ("page.css", "claims.css", "slider.css"), ("claims.js", "slide
 
 
 def rendered(template: str, context: dict[str, Any]) -> str:
-    """A complete HTML document from its template.
+    """Returns a complete HTML document, rendered from a template of this package.
 
-    The content security policy of the page allows no request, and no script but its own, which it names by its digest.
+    The content security policy of the page forbids requests and every script except its own, which it identifies by a SHA-256 digest.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -46,12 +46,12 @@ def rendered(template: str, context: dict[str, Any]) -> str:
 
 
 def _joined(names: Iterable[str]) -> Markup:
-    """The concatenated files of the templates, not escaped."""
+    """Concatenates files of the template folder, without escaping."""
     return Markup("\n".join((TEMPLATES / name).read_text(encoding="utf-8") for name in names))
 
 
 def cell(content: Cell) -> Markup:
-    """A cell: names escaped, formulas as MathML, sources as links, notes in small type."""
+    """Renders a cell: names are escaped, formulas become MathML, sources links, and notes small type."""
     return Markup("").join(map(_piece, pieces(content)))
 
 
@@ -72,48 +72,56 @@ def _piece(piece: Piece) -> Markup:
 
 
 def badge(name: str) -> Markup:
-    """A verdict with its symbol, in its colours."""
+    """Returns a verdict with its symbol and colours."""
     group, symbol = format.verdict_style(name)
     return Markup('<span class="badge {}"><span aria-hidden="true">{}</span> {}</span>').format(group, symbol, str(name))
 
 
 def sortable(value: float | None) -> str:
-    """A number as the page's script reads it; empty if there is none."""
+    """Returns a number as the sort key for the page's script; empty if there is no number."""
     return "" if value is None or format.number(value) == format.NOTHING else repr(float(value))
 
 
 def inline(draw: "Callable[[], Figure | None]", name: str, label: str) -> Markup | None:
-    """A figure as SVG whose ids start with ``name`` and which screen readers call ``label``; None if there is nothing to draw.
+    """Returns a figure as inline SVG; None if there is nothing to draw. If drawing fails, returns a paragraph with the error instead.
 
-    If drawing fails, the page shows the error in place of the figure.
+    Args:
+        draw: makes the figure; returns None if there is nothing to draw.
+        name: prefix of all ids in the figure, which must be unique on the page.
+        label: description for screen readers.
     """
     try:
         with style():
             figure = draw()
             if figure is None:
                 return None
-            drawn = svg(figure, prefix=format.slug(name))
+            source = svg(figure, prefix=format.slug(name))
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         return Markup('<p class="undrawn">This figure could not be drawn ({}).</p>').format(text)
-    # Coordinates to a hundredth of a point, without indentation: the page is a tenth shorter and looks the same.
-    drawn = re.sub(r"\n\s+", "\n", _FINE.sub(r"\1", drawn))
-    return Markup(drawn.replace("<svg ", Markup('<svg role="img" aria-label="{}" ').format(label), 1))
+    # Cut coordinates to a hundredth of a point and remove indentation: the page is a tenth shorter and looks the same.
+    source = re.sub(r"\n\s+", "\n", _LONG_DECIMALS.sub(r"\1", source))
+    return Markup(source.replace("<svg ", Markup('<svg role="img" aria-label="{}" ').format(label), 1))
 
 
 def _glyphs_once(page: str) -> str:
-    """The page with each glyph of the figures' font once, in the first figure that has it, which makes the page a third shorter."""
-    first_id: dict[str, str] = {}  # of each outline
-    replacement: dict[str, str] = {}  # of each id: the first id of the same outline
+    """Removes repeated glyph definitions, which makes the page a third shorter.
+
+    Each figure defines the glyphs of its text. Only the first definition of an outline on the page is kept; all uses refer to it.
+    """
+    first_id: dict[str, str] = {}  # for each outline, the id of its first definition
+    replacement: dict[str, str] = {}  # for each id, the first id with the same outline
 
     def definition(glyph: re.Match) -> str:
         replacement[glyph["id"]] = first_id.setdefault(glyph["outline"], glyph["id"])
         return glyph[0] if replacement[glyph["id"]] == glyph["id"] else ""
 
     page = _GLYPH.sub(definition, page)
-    page = re.sub(r"<defs>\s*</defs>\n?", "", page)
+    page = re.sub(r"<defs>\s*</defs>\n?", "", page)  # left empty by the removed definitions
     return re.sub(r'(<use xlink:href="#)([^"]+)', lambda use: use[1] + replacement.get(use[2], use[2]), page)
 
 
-_FINE = re.compile(r"(?<![\d.])([1-9]\d*\.\d\d)\d+")  # numbers from 1: smaller ones may be scales
+# Numbers of at least 1 with more than two decimals. Smaller numbers stay exact: they may be scale factors.
+_LONG_DECIMALS = re.compile(r"(?<![\d.])([1-9]\d*\.\d\d)\d+")
+# The definition of a glyph; matplotlib scales glyph outlines by 1/64.
 _GLYPH = re.compile(r'<path id="(?P<id>[^"]+)" (?P<outline>d="[^"]+" transform="scale\(0\.015625\)")/>\n?')

@@ -1,4 +1,4 @@
-"""The tables in Markdown as GitHub reads it, for notes and README files: formulas stay between dollars, sources are links."""
+"""The tables in GitHub's Markdown, for notes and README files. Formulas stay between dollars; sources become links."""
 
 import re
 
@@ -12,10 +12,11 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~$#])")
 
 
 def markdown(aggregate: Aggregate, provenance: Table | None = None) -> str:
-    """All tables of the results: of all theories, of each theory, of the networks, and where the numbers come from.
+    """Returns all tables of the results: the summary, the tables of each theory, the networks and the provenance.
 
     Args:
-        provenance: the last table, if it holds more than the results know (folders, checksums).
+        aggregate: the results.
+        provenance: the table of provenance; if None, it is made from the results and lacks folders and checksums.
     """
     parts = ["# Results", table(tables.summary(aggregate))]
     for theory in aggregate.theories:
@@ -23,22 +24,22 @@ def markdown(aggregate: Aggregate, provenance: Table | None = None) -> str:
         parts += [table(one) for one in tables.of_theory(aggregate, theory)]
     if (networks := tables.networks(aggregate)) is not None:
         parts += ["## Networks", table(networks)]
-    parts += ["## Where the numbers come from", table(provenance or tables.provenance(aggregate))]
+    parts += ["## Provenance of the numbers", table(provenance or tables.provenance(aggregate))]
     return "\n\n".join(parts) + "\n"
 
 
 def table(shown: Table) -> str:
-    """A table under its caption; a text over all columns is the first cell of its line."""
+    """Formats a table below its caption. Markdown has no cells over several columns: such a text becomes the first cell of its line."""
     width = len(shown.columns)
     caption = " ".join(filter(None, (text(shown.caption), text(shown.legend))))
     lines = [caption, "", _line([column.head for column in shown.columns])]
     lines.append(_line(["--:" if column.role == "n" else ":--" for column in shown.columns]))
     for block in shown.blocks:
         if block.heading:
-            face = "**" if block.strong else "*"
-            words = tuple(piece for piece in pieces(block.heading) if not isinstance(piece, Source | Note))
-            rest = [piece for piece in pieces(block.heading) if piece not in words]
-            heading = " ".join([f"{face}{text(words).strip()}{face}", *(text(piece) for piece in rest if isinstance(piece, Source))])
+            mark = "**" if block.strong else "*"
+            title = tuple(piece for piece in pieces(block.heading) if not isinstance(piece, Source | Note))
+            rest = [piece for piece in pieces(block.heading) if piece not in title]
+            heading = " ".join([f"{mark}{text(title).strip()}{mark}", *(text(piece) for piece in rest if isinstance(piece, Source))])
             notes = [text(str(piece)) for piece in rest if isinstance(piece, Note) and piece]
             heading = "<br>".join([heading, *notes, *([text(block.note)] if block.note else [])])
             lines.append(_line([heading, *[""] * (width - 1)]))
@@ -55,7 +56,7 @@ def _line(cells: list[str]) -> str:
 
 
 def text(cell: Cell) -> str:
-    """A cell: names escaped, formulas kept, sources as links, notes on a line of their own."""
+    """Formats a cell: names are escaped, formulas stay, sources become links, and each note has a separate line."""
     return "".join(map(_piece, pieces(cell)))
 
 
@@ -72,20 +73,20 @@ def _piece(piece: Piece) -> str:
 
 
 def code(name: str) -> str:
-    """A span of code that backticks within it do not end, and bars do not break."""
+    """Formats a span of code. Its fence is longer than any run of backticks inside; bars, which would end a table cell, are escaped."""
     name = " ".join(name.split()).replace("|", r"\|")
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", name)), default=0))
     return f"{fence} {name} {fence}" if "`" in name else f"{fence}{name}{fence}"
 
 
 def escape(name: str) -> str:
-    r"""Plain text on one line: the signs of Markdown and HTML are shown as they are."""
-    name = re.sub(r"[^\S\u00a0]+", " ", name)
+    r"""Escapes plain text, so that Markdown and HTML print it literally, and joins its lines."""
+    name = re.sub(r"[^\S\u00a0]+", " ", name)  # white space becomes one blank, except no-break spaces
     return _SPECIAL.sub(r"\\\1", name.replace("&", "&amp;")).replace(r"\<", "&lt;").replace(r"\>", "&gt;")
 
 
 def _prose(words: str) -> str:
-    """Text with formulas between dollars, which stay, and code between backticks."""
+    """Formats text with formulas between dollars, which stay, and code between backticks."""
     parts = []
     for kind, part in spans(words):
         if kind == "text":
@@ -96,7 +97,7 @@ def _prose(words: str) -> str:
 
 
 def _formula(latex: str) -> str:
-    """The formula without bars, which would end the cell, and without signs of HTML."""
+    """Replaces bars in a formula, which would end the table cell, and the signs < and >, which HTML would read."""
     for sign, command in ((r"\|", r"\Vert "), ("|", r"\vert "), ("<", r"\lt "), (">", r"\gt ")):
         latex = latex.replace(sign, command)
     return f"${' '.join(latex.split())}$"

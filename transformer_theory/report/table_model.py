@@ -1,7 +1,11 @@
 """The table as data: columns, blocks of lines, cells. The page, LaTeX, Markdown and the terminal print the same tables.
 
-A cell is a text, in which dollars enclose formulas, or a :class:`Plain` text, in which nothing is a formula (names of data, networks and
-files, which are the user's), or a :class:`~..core.sources.Source`, or a tuple of these.
+A cell is one of
+
+* a text, in which dollars enclose formulas;
+* a :class:`Plain` text, in which dollars have no meaning, for the user's names of data, networks and files;
+* a :class:`~..core.sources.Source`;
+* a tuple of these.
 """
 
 from dataclasses import dataclass, replace
@@ -12,11 +16,11 @@ from .format import NOTHING
 
 
 class Plain(str):
-    """A name: shown letter by letter."""
+    """A name, printed literally."""
 
 
 class Code(Plain):
-    """A command, a path or a checksum: in typewriter type, broken where it has to be."""
+    """A command, a path or a checksum, in typewriter type; a line may break anywhere in it."""
 
 
 class Note(str):
@@ -32,7 +36,7 @@ class Strong(Plain):
 
 
 class Verdict(Plain):
-    """The name of a verdict: a badge on the page."""
+    """The name of a verdict; a badge on the page."""
 
 
 Piece: TypeAlias = str | Source
@@ -41,7 +45,13 @@ Cell: TypeAlias = Piece | tuple[Piece, ...]
 
 @dataclass(frozen=True)
 class Column:
-    """Its heading, its share of the width in per cent, and its role: "n" for numbers, "cite" for sources, "on" for places."""
+    """A column of a table.
+
+    Attributes:
+        head: heading.
+        share: share of the width of the table, per cent.
+        role: "n" for numbers, "cite" for sources, "on" for places.
+    """
 
     head: str
     share: int
@@ -50,7 +60,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Line:
-    """A cell for each column (or none), and what stands below them over the whole width."""
+    """A line of a table: one cell per column, or none at all, and a text below them that spans all columns."""
 
     cells: tuple[Cell, ...]
     below: Cell = ""
@@ -58,7 +68,15 @@ class Line:
 
 @dataclass(frozen=True)
 class Block:
-    """Lines under a heading; a strong heading is one of blocks that follow, too. ``theory`` names the section it belongs to."""
+    """Lines under a heading.
+
+    Attributes:
+        heading: text above the lines; empty for none.
+        lines: the lines.
+        note: text below the heading.
+        strong: whether the heading is in bold; a strong heading also covers the blocks that follow it.
+        theory: name of the theory to whose section on the page the heading links; empty for none.
+    """
 
     heading: Cell
     lines: tuple[Line, ...] = ()
@@ -69,7 +87,15 @@ class Block:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; ``name`` is made of small letters and hyphens, ``legend`` follows the caption where the reader has nothing but the table."""
+    """A table.
+
+    Attributes:
+        name: identifier of lower-case letters, digits and hyphens.
+        caption: text above the table.
+        columns: the columns.
+        blocks: the lines, in blocks.
+        legend: explanation of the columns, printed after the caption in LaTeX and Markdown; the page explains them elsewhere.
+    """
 
     name: str
     caption: Cell
@@ -83,16 +109,16 @@ class Table:
         return [line for block in self.blocks for line in block.lines]
 
     def without_empty(self) -> "Table":
-        """The table without columns that are empty in every line; the first column gets their width."""
+        """Removes columns that are empty in every line; the first column stays and takes over their width."""
         lines = [line for line in self.lines if line.cells]
-        kept = [at for at in range(len(self.columns)) if not at or any(line.cells[at] not in ("", NOTHING, ()) for line in lines)]
-        first, *rest = (self.columns[at] for at in kept)
+        indices = [i for i in range(len(self.columns)) if i == 0 or any(line.cells[i] not in ("", NOTHING, ()) for line in lines)]
+        first, *rest = (self.columns[i] for i in indices)
         columns = (replace(first, share=100 - sum(column.share for column in rest)), *rest)
-        cut = lambda line: replace(line, cells=tuple(line.cells[at] for at in kept) if line.cells else ())  # noqa: E731
-        blocks = tuple(replace(block, lines=tuple(map(cut, block.lines))) for block in self.blocks)
+        select = lambda line: replace(line, cells=tuple(line.cells[i] for i in indices) if line.cells else ())  # noqa: E731
+        blocks = tuple(replace(block, lines=tuple(map(select, block.lines))) for block in self.blocks)
         return replace(self, columns=columns, blocks=blocks)
 
 
 def pieces(cell: Cell) -> tuple[Piece, ...]:
-    """The pieces of a cell."""
+    """Returns the pieces of a cell; none if it is empty."""
     return cell if isinstance(cell, tuple) else (cell,) if cell else ()

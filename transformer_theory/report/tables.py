@@ -68,7 +68,7 @@ def _headline_lines(entries: Sequence[Entry]) -> Iterator[Line]:
         quantity = tuple(filter(None, ("" if previous[:1] == key[:1] else format.label(row), Note("" if repeated else note))))
         beside = format.beside_null(row)
         unexpected = format.unexpected_side(row)
-        # A verdict already tells the side of the null, except that an unexpected side is always stated.
+        # State the side of the null if it is unexpected, or if there is no verdict that implies it.
         remarks = [(StrongNote if unexpected else Note)(f"{beside} its null")] if beside and (unexpected or not row.verdict) else []
         cells: tuple[Cell, ...] = (
             Plain(entry.on),
@@ -158,13 +158,14 @@ def claims(aggregate: Aggregate, theory: Theory) -> Table | None:
         below += [f" Corrected: {verification.corrects}"] if verification.corrects else []
         below += [f" Note: {checked.note}."] if checked.note else []
         worst = verification.worst
+        control = "fails" if verification.control == "fails" else CONTROL_TEXT[verification.control]
         cells: tuple[Cell, ...] = (
             (Plain(verification.id.partition("/")[2]), " ", verification.source),
             Verdict(verification.outcome),
             counts,
             format.number(worst.value),
             format.threshold(worst.op, worst.threshold),
-            f"{format.number(verification.worst_control.value)} {'fails' if verification.control == 'fails' else CONTROL_TEXT[verification.control]}",
+            f"{format.number(verification.worst_control.value)} {control}",
         )
         lines.append(Line(cells, tuple(below)))
     columns = (
@@ -176,9 +177,9 @@ def claims(aggregate: Aggregate, theory: Theory) -> Table | None:
         Column("control", 14),
     )
     legend = (
-        "Seeds: how many of them are consistent, with the 95 % interval of the share (Clopper and Pearson). Worst seed: the value nearest "
-        "to its threshold. Control: the same check with verification assumption removed or the target replaced, which must fail; its value nearest "
-        "to passing. A claim that is consistent on all seeds is not proved by that."
+        "Seeds: the number of consistent seeds, with the 95 % interval of their share (Clopper and Pearson). Worst seed: the value nearest "
+        "to its threshold. Control: the same check with one assumption removed or the target replaced, which must fail; the value is the "
+        "one nearest to passing. Consistency on all seeds does not prove a claim."
     )
     table = Table(f"{format.slug(theory.name)}-claims", f"{theory.title}: claims.", columns, (Block("", tuple(lines)),), legend)
     return table if lines else None

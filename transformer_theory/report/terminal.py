@@ -1,4 +1,4 @@
-"""Tables for a terminal of 80 columns or more; names are never cut, so that they can be copied."""
+"""Tables for a terminal with at least 80 columns. Names are never cut, so that they can be copied."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _STYLES = {"good": "green", "bad": "bold red", "unsure": "yellow", "outside": "cyan", "none": "dim"}
-_SUMMARY = (
+_SUMMARY = (  # columns of the summary: title, smallest width, share of the remaining width
     ("on", 14, 8),
     ("quantity and prediction", 18, 10),
     ("measured", 15, 9),
     ("verdict", 11, 6),
     ("source", 10, 7),
-)  # least width, share
+)
 _BASIS = {"theory": "theory", "limit": "limit", **tables.BASIS_TEXT}
 
 
 def summary(result: Result, *, theories: Iterable[Theory] | None = None) -> "Group":
-    """The summary of all theories: a block per theory, a line per view of the data and per trained network."""
+    """Returns the summary of all theories: one block per theory, one line per view of the data and per trained network."""
     from rich.console import Group
     from rich.padding import Padding
     from rich.table import Table
@@ -40,29 +40,30 @@ def summary(result: Result, *, theories: Iterable[Theory] | None = None) -> "Gro
     parts: list[RenderableType] = [Text(f"Theories of transformers on {result.settings.get('data', 'the data')}", style="bold")]
     for block in tables.summary(aggregate(result, theories=theories)).blocks:
         title, _, question = pieces(block.heading)
-        made = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True, show_header=len(parts) == 1, header_style="dim")
+        table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True, show_header=len(parts) == 1, header_style="dim")
         below: list[RenderableType] = []
-        for name, least, share in _SUMMARY:
-            made.add_column(name, min_width=least, ratio=share, vertical="top")
+        for name, min_width, share in _SUMMARY:
+            table.add_column(name, min_width=min_width, ratio=share, vertical="top")
         parts.append(Text(f"\n{plain(str(title))}", style="bold").append(f" · {plain(str(question))}", style="not bold dim"))
         for line in block.lines:
             if not line.cells:
                 below.append(Padding(_cell(line.below), (0, 0, 0, 2)))
                 continue
-            on, quantity, prediction, value, null, judged, source = line.cells
+            on, quantity, prediction, value, null, verdicts, source = line.cells  # the columns of tables.summary
             missing = not value
             measured = _cell(value)
             if not missing and null != format.NOTHING:
                 middle, spread, *_ = pieces(null)  # the median, then the range of the draws
                 measured.append(f"\nnull {middle}\n  {spread}", style="dim")
-            shown = _cell(quantity, notes=missing)
-            shown.append(f" {prediction}" if prediction and shown.plain else str(prediction))
-            made.add_row(_cell(on), shown, measured, _cell(judged), _cell(source))
-        parts += [made, *below]
+            quantity_and_prediction = _cell(quantity, notes=missing)
+            quantity_and_prediction.append(f" {prediction}" if prediction and quantity_and_prediction.plain else str(prediction))
+            table.add_row(_cell(on), quantity_and_prediction, measured, _cell(verdicts), _cell(source))
+        parts += [table, *below]
     return Group(*parts)
 
 
 def _cell(cell: Cell, *, notes: bool = True) -> "Text":
+    """Formats a cell; notes are printed on separate lines or, if ``notes`` is false, omitted."""
     from rich.text import Text
 
     text = Text()
@@ -81,7 +82,7 @@ def _cell(cell: Cell, *, notes: bool = True) -> "Text":
 
 
 def verdict(name: str) -> "Text":
-    """A verdict with its symbol and colour; nothing without one."""
+    """Returns a verdict with its symbol and colour; empty if there is no verdict."""
     from rich.text import Text
 
     group, symbol = format.verdict_style(name) if name else ("none", "")
@@ -89,18 +90,19 @@ def verdict(name: str) -> "Text":
 
 
 def plain(text: str) -> str:
-    """A text without the dollars, braces and backslashes of its formulas."""
+    """Removes the dollars, braces and backslashes of the formulas in a text."""
     return "".join(part if kind in ("text", "code") else re.sub(r"[\\{}]", "", part) for kind, part in spans(text))
 
 
 def verifications(found: Sequence[Verification], console: "Console") -> "Table":
-    """A line per claim where that fits the console, otherwise a few: the source under the claim, the seeds under the verdict."""
-    table = _one_line_each(found)
-    unbound = console.options.update(width=10_000)
-    return table if console.measure(table, options=unbound).maximum <= console.width else _lines_each(found)
+    """Returns a table of claims, one line per claim if the console is wide enough. Otherwise a claim has two lines: the source below the
+    claim, the seeds below the verdict, and the threshold below the value."""
+    table = _wide(found)
+    unlimited = console.options.update(width=10_000)  # measure the natural width, not the width after wrapping
+    return table if console.measure(table, options=unlimited).maximum <= console.width else _narrow(found)
 
 
-def _one_line_each(found: Sequence[Verification]) -> "Table":
+def _wide(found: Sequence[Verification]) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
@@ -113,7 +115,7 @@ def _one_line_each(found: Sequence[Verification]) -> "Table":
     return table
 
 
-def _lines_each(found: Sequence[Verification]) -> "Table":
+def _narrow(found: Sequence[Verification]) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
@@ -128,13 +130,13 @@ def _lines_each(found: Sequence[Verification]) -> "Table":
 
 
 def _seeds(one: Verification) -> tuple[str, str]:
-    """Consistent seeds of all, and the interval of their share among those decided."""
+    """Returns the number of consistent seeds among all seeds, and the interval of their share among the decided ones."""
     low, high = one.interval
     return f"{one.consistent}/{len(one.seeds)}", f"[{low:.2f}, {high:.2f}]"
 
 
 def _worst(one: Verification) -> tuple[str, str]:
-    """The value of the worst seed, and its threshold."""
+    """Returns the value of the worst seed and its threshold."""
     return f"{one.worst.value:.3g}", f"{one.worst.op} {one.worst.threshold:.3g}"
 
 
@@ -145,32 +147,32 @@ def _control(one: Verification) -> "Text":
 
 
 def measurements(rows: Sequence[Measurement]) -> "Table":
-    """Each row with its prediction and where that comes from, its null, its threshold and its verdict; empty columns are left out."""
+    """Returns a table with one line per row: value, reference and its origin, null, threshold and verdict. Empty columns are omitted."""
     from rich.table import Table
     from rich.text import Text
 
     cells = {
         "measured": [_number(row.value) if row.value is not None else row.reason for row in rows],
         "reference": [_reference(row) for row in rows],
-        "which is": [_BASIS[row.basis] if _reference(row) else "" for row in rows],
+        "origin": [_BASIS[row.basis] if _reference(row) else "" for row in rows],
         "null": ["" if row.null is None or not row.null.draws else _number(row.null.median) for row in rows],
         "threshold": ["" if row.threshold is None or row.op is None else f"{row.op} {row.threshold:.6g}" for row in rows],
     }
     verdicts = [verdict(row.verdict or "") for row in rows]
-    shown = {name: column for name, column in cells.items() if name == "measured" or any(column)}
+    columns = {name: column for name, column in cells.items() if name == "measured" or any(column)}
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("quantity", min_width=20)
-    for name in shown:
+    for name in columns:
         right = name in ("measured", "reference", "null")
         table.add_column(
-            name, justify="right" if right else "left", no_wrap=name != "which is" and all(row.value is not None for row in rows)
+            name, justify="right" if right else "left", no_wrap=name != "origin" and all(row.value is not None for row in rows)
         )
     if any(verdicts):
         table.add_column("verdict")
-    for at, row in enumerate(rows):
+    for i, row in enumerate(rows):
         where = format.place(row, "setting", "model", "rung", "layer", "head", "step", "seed")
         quantity = f"{format.label(row)} ({where})" if where else format.label(row)
-        table.add_row(Text(quantity), *(Text(column[at]) for column in shown.values()), *([verdicts[at]] if any(verdicts) else []))
+        table.add_row(Text(quantity), *(Text(column[i]) for column in columns.values()), *([verdicts[i]] if any(verdicts) else []))
     return table
 
 
@@ -179,30 +181,30 @@ def _number(value: float | None) -> str:
 
 
 def _reference(row: Measurement) -> str:
-    """The prediction, unless it is the threshold itself."""
+    """Returns the prediction; empty if it is the same number as the threshold."""
     bound = row.op is not None and row.basis == "theory" and row.predicted == row.threshold
     return "" if row.predicted is None or bound else _number(row.predicted)
 
 
 def networks(result: Result) -> "Table":
-    """What the trained networks reached: a line per quantity and network; what was not compared states its reason."""
+    """Returns the results of the trained networks, one line per quantity and network. A missing comparison states its reason."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, expand=True)
-    for name, share in (("networks", 4), ("network", 3), ("measured", None), ("with", 9)):
+    for name, share in (("quantity", 4), ("network", 3), ("measured", None), ("remarks", 9)):
         table.add_column(name, ratio=share, justify="right" if share is None else "left")
-    before = ""
+    previous = ""
     for row in result.select(theory=NETWORK, kind="network", step=None):
         quantity = format.label(row)
         value = "" if row.value is None else format.amount(row.value, row.unit)
         remark = row.reason if row.value is None else "; ".join(filter(None, (_samples(row), row.note)))
-        table.add_row(Text("" if quantity == before else quantity), Text(row.model), value, Text(remark, style="dim"))
-        before = quantity
+        table.add_row(Text("" if quantity == previous else quantity), Text(row.model), value, Text(remark, style="dim"))
+        previous = quantity
     return table
 
 
 def _samples(row: Measurement) -> str:
-    """The number of samples and the interval of a value."""
+    """Returns the number of samples of a row and the interval of its value, as text."""
     interval = f"95 % interval {format.bounds(row.interval, row.unit)}" if row.interval is not None else ""
     return ", ".join(filter(None, ("" if row.n is None else f"{row.n:,} samples", interval)))

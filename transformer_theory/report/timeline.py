@@ -1,16 +1,16 @@
 r"""The common timeline: every theory's headline over the same training steps, and how these curves correlate.
 
-A series is one quantity of one network, averaged over layers and heads, at the steps :math:`t_1 < \dots < t_n`, together with the median of
-its null distribution at each step. Three things are computed from it:
+A series consists of the values :math:`v_t` of one quantity of one network at the steps :math:`t_1 < \dots < t_n`, averaged over layers and
+heads, and of the median :math:`v^0_t` of its null distribution at each step. Three results are computed from series:
 
-* *scaled*: :math:`u_t / \max_s |u_s|` with the excess :math:`u_t = v_t - v^0_t` over the null :math:`v^0`, so that 0 is the null and
-  :math:`\pm 1` the largest distance from it; without a null, the smallest value of the series replaces it;
-* *crossing*: the first step at which half of the total change :math:`u_{t_n} - u_{t_1}` of that curve has happened;
-* *rank correlations*: Spearman's coefficient of the values :math:`v_t` of two series, with a percentile interval of a moving-block
-  bootstrap over the checkpoints (neighbouring checkpoints depend on one another, so blocks of :math:`\lceil n^{1/3} \rceil` are drawn).
-  Any two increasing series have rank correlation 1; :func:`changes` gives the differences between checkpoints, to be correlated too.
+* *scaled*: :math:`u_t / \max_s |u_s|` with the excess :math:`u_t = v_t - v^0_t`, so that 0 is the null and :math:`\pm 1` the largest
+  distance from it. A series without a null uses its smallest value as :math:`v^0`.
+* *crossing*: the first step at which the excess has made half of its total change :math:`u_{t_n} - u_{t_1}`.
+* *rank correlations*: Spearman's coefficient of the values :math:`v_t` of two series, with a percentile interval from a moving-block
+  bootstrap over the checkpoints. Neighbouring checkpoints depend on one another, so blocks of :math:`\lceil n^{1/3} \rceil` are drawn. Any
+  two increasing series have rank correlation 1; the report therefore also correlates their :func:`changes` between checkpoints.
 
-With few checkpoints the interval is somewhat too narrow. Undefined numbers (constant series, too few checkpoints) are None.
+If there are few checkpoints, the interval is somewhat too narrow. Undefined numbers (constant series, too few checkpoints) are None.
 """
 
 import math
@@ -30,7 +30,7 @@ from .aggregate import IN_NETWORKS, NETWORK
 from .format import NOTHING
 
 DRAWS = 1000  # bootstrap samples behind the intervals of a correlation table
-GEOMETRY = ("rank-collapse residual", "stable rank of the features")  # quantities of a network that the timeline shows beside the theories
+GEOMETRY = ("rank-collapse residual", "stable rank of the features")  # quantities of networks that the timeline compares with theories
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,11 +38,11 @@ class Series:
     """One quantity of one network over training.
 
     Attributes:
-        theory, quantity, model: the columns of its rows.
+        theory, quantity, model: columns of the rows.
         steps: training steps, increasing, ``[n]``.
         values: mean over layers and heads, in ``unit``, ``[n]``, finite.
-        nulls: the median null at each step, ``[n]``; None if the rows state none.
-        split, unit: the columns of its rows; split is empty for quantities of layers.
+        nulls: median of the null distribution at each step, ``[n]``; None if the rows have no null.
+        split, unit: columns of the rows; split is empty for quantities of layers.
     """
 
     theory: str
@@ -56,17 +56,17 @@ class Series:
 
     @property
     def label(self) -> str:
-        """The quantity; of a whole network with its split: ``"validation accuracy"``."""
+        """The quantity; for a quantity of the whole network, preceded by the split: ``"validation accuracy"``."""
         return f"{self.split} {self.quantity}" if self.split else self.quantity
 
     @property
     def excess(self) -> np.ndarray:
-        """The value minus its null at each step, or minus the smallest value if there is no null, ``[n]``; the curve of the figure."""
+        """The value minus its null at each step, or minus the smallest value if there is no null, ``[n]``; the figure plots it."""
         return self.values - (self.values.min(initial=np.inf) if self.nulls is None else self.nulls)
 
     @property
     def scale(self) -> float | None:
-        """The largest distance from the null, in the unit of the quantity; ``scaled`` divides by it. None if the excess is constant."""
+        """The largest distance from the null, in the unit of the quantity; None if the excess is constant."""
         return None if self.still else float(np.abs(self.excess).max())
 
     @property
@@ -86,9 +86,10 @@ class Series:
 
     @property
     def crossing(self) -> int | None:
-        """First step at which the excess has made half of its total change.
+        """The first step at which the excess has made half of its total change.
 
-        None if it is constant, or if the total change is less than a quarter of its range: half of it would then mean little.
+        None if the excess is constant, or if its total change is less than a quarter of its range: a curve that returns almost to its start
+        has no meaningful half.
         """
         if self.still:
             return None
@@ -100,7 +101,8 @@ class Series:
 
 
 def _still(curve: np.ndarray, parts: np.ndarray) -> bool:
-    """Whether the range of a curve is no more than the rounding of the numbers ``parts`` from which it was computed."""
+    """Whether the range of a curve is within the rounding errors of the numbers ``parts`` from which it was computed."""
+    # 1e-300 keeps the bound above zero if all parts are zero.
     return len(curve) == 0 or float(np.ptp(curve)) <= 1e-12 * max(1e-300, float(np.abs(parts).max()))
 
 
@@ -109,10 +111,10 @@ class Correlations:
     """Spearman's rank correlations of the series of one network; entries are None where undefined.
 
     Attributes:
-        names: of the quantities, ``[k]``.
-        values, low, high: coefficient and ends of its bootstrap interval, ``[k][k]``.
-        checkpoints: number of steps behind them.
-        level: of the interval.
+        names: names of the quantities, ``[k]``.
+        values, low, high: coefficients and ends of their bootstrap intervals, ``[k][k]``.
+        checkpoints: number of steps that enter the coefficients.
+        level: nominal coverage of the intervals.
     """
 
     names: tuple[str, ...]
@@ -128,13 +130,13 @@ class Curves:
     """One quantity of one network over training, per layer.
 
     Attributes:
-        theory, quantity, split, setting, model, unit: the columns of its rows.
-        steps: increasing, ``[s]``.
-        layers: numbers from 0, ``[l]``; ``(None,)`` for a quantity of the whole network.
-        values, nulls: mean over heads of the values and of the median nulls, ``[s, l]``; NaN where there is none.
+        theory, quantity, split, setting, model, unit: columns of the rows.
+        steps: training steps, increasing, ``[s]``.
+        layers: indices of layers from 0, ``[l]``; ``(None,)`` for a quantity of the whole network.
+        values, nulls: means over heads of the values and of the median nulls, ``[s, l]``; NaN for missing values.
         spread: standard deviation over heads, ``[s, l]``; NaN for fewer than two heads.
-        note: the note of its rows, if all rows with a value have the same one.
-        source: the first source of its rows.
+        note: note of the rows, if all rows with a value have the same note; otherwise empty.
+        source: first source of the rows.
     """
 
     theory: str
@@ -153,43 +155,48 @@ class Curves:
 
     @property
     def label(self) -> str:
-        """The quantity with its setting; of a whole network with its split: ``"validation accuracy"``."""
+        """The quantity with its setting; for a quantity of the whole network, preceded by the split: ``"validation accuracy"``."""
         name = f"{self.split} {self.quantity}" if self.split and self.of_network else self.quantity
         return f"{name} ({self.setting})" if self.setting else name
 
     @property
     def of_network(self) -> bool:
-        """Whether this is a quantity of the whole network and of no theory."""
+        """Whether this is a quantity of the whole network that belongs to no theory."""
         return self.theory == NETWORK and self.layers == (None,)
 
     @property
     def empty(self) -> bool:
-        """Whether there is no number at all."""
+        """Whether all values are missing."""
         return not np.isfinite(self.values).any()
 
     @property
     def several_heads(self) -> bool:
-        """Whether some layer has several heads."""
+        """Whether at least one layer has several heads."""
         return bool(np.isfinite(self.spread).any())
 
     def at(self, step: int | None, what: str = "values") -> float | None:
-        """The mean over layers at a step of the values or the nulls; None if there is none."""
+        """Returns the mean over layers at a step; None if all numbers are missing there.
+
+        Args:
+            step: training step.
+            what: ``"values"``, ``"nulls"`` or ``"spread"``.
+        """
         numbers = getattr(self, what)[self.steps == step]
         finite = numbers[np.isfinite(numbers)]
         return float(finite.mean()) if finite.size else None
 
     def mean(self) -> "Series":
-        """The mean over the layers that have a value at every step, or over all layers if there is none.
+        """Returns the mean over the layers that have a value at every step; over all layers if there is no such layer.
 
         A mean over different layers at different steps would jump although no layer changes.
         """
         complete = np.isfinite(self.values).all(axis=0)
-        kept = complete if complete.any() else np.full(len(self.layers), True)
+        included = complete if complete.any() else np.full(len(self.layers), True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # steps without any value
-            values, nulls = (np.nanmean(table[:, kept], axis=1) for table in (self.values, self.nulls))
+            values, nulls = (np.nanmean(table[:, included], axis=1) for table in (self.values, self.nulls))
         measured = np.isfinite(values)
-        nulls = nulls[measured] if np.isfinite(nulls[measured]).all() else None
+        nulls = nulls[measured] if np.isfinite(nulls[measured]).all() else None  # a null that is missing at some step is dropped
         return Series(
             self.theory,
             self.quantity,
@@ -203,84 +210,86 @@ class Curves:
 
 
 def curves(result: Result) -> list[Curves]:
-    """The curves of a result, in order of appearance: rows of networks with a step, averaged over heads and seeds."""
+    """Returns the curves of a result in order of appearance: the rows of networks that have a step, averaged over heads and seeds."""
     rows = [row for row in result.table if row.step is not None and row.kind in IN_NETWORKS]
     if not rows:
         return []
     frame = Table(rows).to_pandas()
     frame["value"] = frame["value"].astype(float)
-    frame["layer"] = frame["layer"].astype(float).fillna(-1)
+    frame["layer"] = frame["layer"].astype(float).fillna(-1)  # groupby drops missing keys, so -1 means the whole network
     identity, cells = ["theory", "model", "quantity", "split", "setting"], ["step", "layer"]
+    # A number per curve, in order of appearance, is a shorter key than the five columns.
     frame["order"] = frame.groupby(identity, sort=False).ngroup()
     groups = frame.groupby(["order", *cells])
     means = groups.agg(value=("value", "mean"), null=("null_median", "mean"), heads=("value", "count"), spread=("value", "std"))
-    # The standard deviation of pandas divides by n - 1; convert it to division by n. It stays NaN for a single head.
+    # The standard deviation of pandas divides by n - 1; rescale it to division by n. It stays NaN for a single head.
     means["spread"] *= np.sqrt((means["heads"] - 1).clip(lower=0) / means["heads"])
-    found = []
-    for order, own in frame.groupby("order"):
-        first, table = own.iloc[0], means.loc[order]
+    result_curves = []
+    for order, rows_of_curve in frame.groupby("order"):
+        first, table = rows_of_curve.iloc[0], means.loc[order]
         values, nulls, spread = (column.unstack("layer").sort_index() for column in (table["value"], table["null"], table["spread"]))
-        notes = set(own["note"][own["value"].notna()])
-        found.append(
+        notes = set(rows_of_curve["note"][rows_of_curve["value"].notna()])
+        result_curves.append(
             Curves(
                 *(first[name] for name in ("theory", "quantity", "split", "setting", "model", "unit")),
                 steps=values.index.to_numpy(dtype=int),
                 layers=tuple(None if layer < 0 else int(layer) for layer in values.columns),
                 **{name: table.to_numpy(float) for name, table in (("values", values), ("spread", spread), ("nulls", nulls))},
                 note=notes.pop() if len(notes) == 1 else "",
-                source=next((rows[i].source for i in own.index if rows[i].source is not None), None),
+                source=next((rows[i].source for i in rows_of_curve.index if rows[i].source is not None), None),
             )
         )
-    return found
+    return result_curves
 
 
 def series(result: Result, quantities: Iterable[tuple[str, str]] | None = None) -> list[Series]:
-    """The curves of a result that have a network, a value and no setting, averaged over layers.
+    """Returns the curves of a result, averaged over layers; curves without network or value, or with a setting, are omitted.
 
     Args:
-        quantities: pairs (theory, quantity) to keep, in this order; all in order of appearance if None.
+        result: the result.
+        quantities: pairs (theory, quantity) to select, in this order; if None, all in order of appearance.
     Returns:
-        One series per network, quantity and split, networks in order of appearance.
+        One series per network, quantity and split, sorted by network in order of appearance.
     """
-    found = [one.mean() for one in curves(result) if one.model and not one.empty and not one.setting]
+    selection = [one.mean() for one in curves(result) if one.model and not one.empty and not one.setting]
     if quantities is not None:
-        found = [one for pair in dict.fromkeys(quantities) for one in found if (one.theory, one.quantity) == pair]
+        selection = [one for pair in dict.fromkeys(quantities) for one in selection if (one.theory, one.quantity) == pair]
     models = list(dict.fromkeys(row.model for row in result.table if row.step is not None))
-    return sorted(found, key=lambda one: models.index(one.model))
+    return sorted(selection, key=lambda one: models.index(one.model))
 
 
 def on_timeline(result: Result, theories: Iterable[Theory]) -> list[Series]:
-    """For each network: the theories' headlines, its own quantities on validation data, and :data:`GEOMETRY`."""
+    """Returns for each network the theories' headlines, the network's quantities on validation data, and :data:`GEOMETRY`."""
     headlines = [(theory.name, theory.in_networks.headline) for theory in theories if theory.in_networks is not None]
     geometry = [(NETWORK, name) for name in GEOMETRY]
-    found = series(result)
-    own = [one for pair in headlines for one in found if (one.theory, one.quantity) == pair]
-    own += [one for one in found if one.theory == NETWORK and one.split == "validation"]
-    own += [one for pair in geometry for one in found if (one.theory, one.quantity) == pair]
-    return sorted(own, key=lambda one: list(dict.fromkeys(one.model for one in found)).index(one.model))
+    available = series(result)
+    selection = [one for pair in headlines for one in available if (one.theory, one.quantity) == pair]
+    selection += [one for one in available if one.theory == NETWORK and one.split == "validation"]
+    selection += [one for pair in geometry for one in available if (one.theory, one.quantity) == pair]
+    return sorted(selection, key=lambda one: list(dict.fromkeys(one.model for one in available)).index(one.model))
 
 
 def changes(group: Iterable[Series]) -> list[Series]:
-    """First differences: the change of each series from one checkpoint to the next, at the later step, without a null."""
+    """Returns the first differences of each series; a difference belongs to the later of its two steps and has no null."""
     return [replace(s, steps=s.steps[1:], values=np.diff(s.values), nulls=None) for s in group]
 
 
 def rank_correlations(
     group: Sequence[Series], *, generator: torch.Generator, draws: int = 1000, level: float = 0.95, block: int | None = None
 ) -> Correlations:
-    """Spearman's rank correlation of every pair of series of one network, with a moving-block bootstrap interval.
+    """Computes Spearman's rank correlation of every pair of series of one network, with a moving-block bootstrap interval.
 
     Args:
-        group: series of one model; the steps that all of them have are compared.
-        generator: draws the blocks.
-        draws: bootstrap samples.
-        level: of the percentile interval.
-        block: checkpoints per block; if None, the cube root of their number, rounded up.
+        group: series of one network; only the steps that all of them share are used.
+        generator: random generator of the blocks.
+        draws: number of bootstrap samples.
+        level: nominal coverage of the percentile interval.
+        block: checkpoints per block; if None, the cube root of the number of checkpoints, rounded up.
     Returns:
-        Coefficients and intervals. A pair is None where a series is constant or fewer than 3 checkpoints are shared; an interval is None
-        where fewer than 5 checkpoints are shared or more than half of the samples are undefined.
+        Coefficients and intervals. A coefficient is None if a series of the pair is constant or fewer than 3 checkpoints are shared. An
+        interval is None if fewer than 5 checkpoints are shared or the coefficient is undefined in more than half of the samples.
     Raises:
-        ValueError: no series, series of several networks, or ``draws`` or ``level`` out of range.
+        ValueError: there is no series, the series belong to several networks, or ``draws`` or ``level`` is out of range.
     """
     if len({s.model for s in group}) != 1:
         raise ValueError(f"series must be of one network, got {sorted({s.model for s in group}) or 'none'}; select one model")
@@ -302,7 +311,7 @@ def rank_correlations(
         return Correlations(names, _entries(rho), undefined, undefined, n, level)
     block = min(n, block or math.ceil(n ** (1 / 3)))
     starts = torch.randint(0, n - block + 1, (draws, math.ceil(n / block)), generator=generator).numpy()
-    # Each sample joins blocks of consecutive checkpoints and is cut to n of them, so that neighbours keep their dependence.
+    # Each sample joins blocks of consecutive checkpoints, which preserves the dependence of neighbours, and is cut to n checkpoints.
     index = (starts[..., None] + np.arange(block)).reshape(draws, -1)[:, :n]
     sampled = _spearman(np.moveaxis(table[:, index], 0, 1))  # [draws, k, k]
     with warnings.catch_warnings():
@@ -314,18 +323,21 @@ def rank_correlations(
 
 
 def correlation_table(group: Sequence[Series]) -> dict[str, Any] | None:
-    """The matrix of rank correlations: of the values below the diagonal, of their changes between checkpoints above it."""
+    """Returns a matrix of rank correlations, those of the values below the diagonal and those of their changes above it; None for fewer
+    than two series."""
     if len(group) < 2:
         return None
     levels = rank_correlations(group, generator=torch.Generator().manual_seed(0), draws=DRAWS)
-    moves = rank_correlations(changes(group), generator=torch.Generator().manual_seed(0), draws=DRAWS)
+    differences = rank_correlations(changes(group), generator=torch.Generator().manual_seed(0), draws=DRAWS)
     size = range(len(group))
-    cells = [[None if i == j else _correlation(levels if i > j else moves, i, j) for j in size] for i in size]
+    cells = [[None if i == j else _correlation(levels if i > j else differences, i, j) for j in size] for i in size]
     return {"names": levels.names, "cells": cells, "checkpoints": levels.checkpoints}
 
 
-def _correlation(found: Correlations, i: int, j: int) -> dict[str, Any]:
-    value, low, high = found.values[i][j], found.low[i][j], found.high[i][j]
+def _correlation(correlations: Correlations, i: int, j: int) -> dict[str, Any]:
+    """Returns one cell of the matrix for the page: texts, sign, and the strength of its colour in per cent."""
+    value, low, high = correlations.values[i][j], correlations.low[i][j], correlations.high[i][j]
+    # The interval excludes zero. Such cells are coloured about three times as strongly as the others.
     clear = low is not None and high is not None and (low > 0 or high < 0)
     short = lambda x: f"{x:+.2f}".replace("-", "−")  # noqa: E731
     return {
@@ -338,9 +350,9 @@ def _correlation(found: Correlations, i: int, j: int) -> dict[str, Any]:
 
 
 def _spearman(table: np.ndarray) -> np.ndarray:
-    """Correlations of the ranks (ties averaged): ``[*batch, k, n] -> [*batch, k, k]``, NaN where a row is constant."""
-    # For few checkpoints, comparing all pairs is faster than sorting. The rank here is the number of lower values plus half the number of
-    # equal ones, the value itself included: the usual average rank minus one half, which does not change the correlation.
+    """Computes correlations of ranks (ties averaged): ``[*batch, k, n] -> [*batch, k, k]``; NaN if a row is constant."""
+    # For few checkpoints, comparing all pairs is faster than sorting. The rank here is the number of smaller values plus half the number of
+    # equal values, including the value itself. This is the usual average rank minus one half; the shift does not change the correlation.
     if table.shape[-1] <= 64:
         below = (table[..., :, None] > table[..., None, :]).sum(-1, dtype=np.float64)
         ranks = below + (table[..., :, None] == table[..., None, :]).sum(-1, dtype=np.float64) / 2
@@ -352,30 +364,33 @@ def _spearman(table: np.ndarray) -> np.ndarray:
     norms = np.sqrt((centred**2).sum(axis=-1))
     with np.errstate(invalid="ignore", divide="ignore"):
         rho = np.einsum("...in,...jn->...ij", centred, centred) / (norms[..., :, None] * norms[..., None, :])
-    return np.clip(rho, -1, 1)
+    return np.clip(rho, -1, 1)  # rounding may exceed the bounds
 
 
 def _entries(matrix: np.ndarray) -> tuple[tuple[float | None, ...], ...]:
+    """Converts a matrix to nested tuples, NaN to None."""
     return tuple(tuple(None if np.isnan(x) else float(x) for x in row) for row in matrix)
 
 
 def sentences(group: Iterable[Series]) -> list[str]:
-    """One sentence per network: the order in which its quantities, measured from their nulls, pass half of their change, and the others."""
+    """Returns one sentence per network: the steps at which its quantities cross half of their change, in order, and those that do not."""
     group, texts = list(group), []
     for model in dict.fromkeys(s.model for s in group):
-        own = [s for s in group if s.model == model]
-        crossed = sorted((s for s in own if s.crossing is not None), key=lambda s: s.crossing or 0)
-        still = [s.label for s in own if s.still]
-        back = [s.label for s in own if s.crossing is None and not s.still]
+        of_model = [s for s in group if s.model == model]
+        crossed = sorted((s for s in of_model if s.crossing is not None), key=lambda s: s.crossing or 0)
+        constant = [s.label for s in of_model if s.still]
+        returning = [s.label for s in of_model if s.crossing is None and not s.still]
         parts = []
         if crossed:
             first, *later = crossed
             order = [f"{first.label} crosses half of its change at step {first.crossing}"]
             parts.append(", ".join([*order, *(f"{one.label} at step {one.crossing}" for one in later)]))
-        if back:
-            parts.append(f"{_listed(back)} {'end' if len(back) > 1 else 'ends'} near where {'they' if len(back) > 1 else 'it'} began")
-        if still:
-            parts.append(f"{_listed(still)} {'do' if len(still) > 1 else 'does'} not move")
+        if returning:
+            parts.append(
+                f"{_listed(returning)} {'end' if len(returning) > 1 else 'ends'} near where {'they' if len(returning) > 1 else 'it'} began"
+            )
+        if constant:
+            parts.append(f"{_listed(constant)} {'do' if len(constant) > 1 else 'does'} not move")
         if parts:
             texts.append(f"In {model}, {'; '.join(parts)}.")
     return texts

@@ -1,4 +1,4 @@
-"""Tables of quantities that were measured during training, and the summary of a stored training run."""
+"""The summary of a stored training, and tables of the quantities that were measured during training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ from .timeline import Curves
 
 @dataclass(frozen=True)
 class TrainingSummary:
-    """The summary of a stored training run. The kept network is the one with the best score.
+    """The summary of a stored training. The kept network is the one with the best score.
 
     Attributes:
-        score: label of the quantity by which the kept network was chosen; None if it was not measured.
-        kept: step of the kept network.
-        kept_score: its score, with the number of samples and an interval.
+        score: label of the quantity that selects the kept network; None if it was not measured.
+        kept: step of the kept network; None without a score.
+        kept_score: score of the kept network, with the number of samples and an interval; None without a score.
         tests: measurements of the kept network on the test data, shares first; empty if the training has not finished.
         steps: number of training steps.
-        checks: number of times that the network was measured.
-        seconds: time from the start to the last measurement.
-        speed: samples per second between measurements: median, smallest and largest.
+        checks: number of steps at which the network was measured.
+        seconds: time from the start to the last measurement; None if it was not measured.
+        speed: median, minimum and maximum of the samples per second between measurements; None if they were not measured.
     """
 
     score: str | None
@@ -45,13 +45,13 @@ class TrainingSummary:
 
 
 def training_summary(result: Result) -> TrainingSummary:
-    """The summary of a result of ``train``. The score is the setting "score", by default the first share on validation data."""
+    """Summarises a result of ``train``. The score is the setting "score" or, without it, the first share on validation data."""
     rows = [row for row in result.table if row.kind == "network" and row.layer is None and not row.setting]
     validation = [row for row in rows if row.split == "validation" and row.value is not None and row.step is not None]
     names = dict.fromkeys(row.quantity for row in sorted(validation, key=lambda row: row.unit != "share"))
     score = result.settings.get("score")
     score = score if score in names else next(iter(names), None)
-    # Of several networks with the best score, training keeps the last.
+    # If several networks have the best score, training keeps the last of them.
     kept = max((row for row in validation if row.quantity == score), key=lambda row: (row.value, row.step), default=None)
     tests = sorted((row for row in rows if row.split == "test" and row.value is not None), key=lambda row: row.unit != "share")
     steps = sorted({row.step for row in result.table if row.step is not None})
@@ -70,46 +70,50 @@ def training_summary(result: Result) -> TrainingSummary:
 
 
 def first_and_last(own: Sequence[Curves], name: str, caption: str) -> table_model.Table | None:
-    """For each quantity and network: the mean over layers and heads at the first and last step, and the last null; None if empty."""
-    own = [one for one in own if not one.empty]
-    models = list(dict.fromkeys(one.model for one in own))
+    """Returns a table of means over layers and heads: first value, last value and last null of each quantity and network; None if empty."""
+    own = [curve for curve in own if not curve.empty]
+    models = list(dict.fromkeys(curve.model for curve in own))
     columns = [Column("quantity", 40), Column("network", 15, "on"), *(Column(head, 11, "n") for head in ("first", "last", "null"))]
     columns += [Column("source", 12, "cite")]
-    lines, before = [], None
-    for one in sorted(own, key=lambda one: [other.label for other in own].index(one.label)):
-        first, last = int(one.steps[0]), int(one.steps[-1])
-        remark = (Note(one.note),) if one.note and (before is None or before.note != one.note) else ()
-        numbers = [format.with_unit(one.at(step, what), one.unit) for step, what in ((first, "values"), (last, "values"), (last, "nulls"))]
-        repeated = before is not None and before.label == one.label
+    lines, previous = [], None
+    # Lines of one quantity follow one another, in the order in which the quantities first appear.
+    for curve in sorted(own, key=lambda curve: [other.label for other in own].index(curve.label)):
+        first, last = int(curve.steps[0]), int(curve.steps[-1])
+        remark = (Note(curve.note),) if curve.note and (previous is None or previous.note != curve.note) else ()
+        numbers = [
+            format.with_unit(curve.at(step, what), curve.unit) for step, what in ((first, "values"), (last, "values"), (last, "nulls"))
+        ]
+        repeated = previous is not None and previous.label == curve.label
         lines.append(
-            Line(("" if repeated else (one.label, *remark), Plain(one.model if len(models) > 1 else ""), *numbers, one.source or ""))
+            Line(("" if repeated else (curve.label, *remark), Plain(curve.model if len(models) > 1 else ""), *numbers, curve.source or ""))
         )
-        before = one
+        previous = curve
     return table_model.Table(name, caption, tuple(columns), (Block("", tuple(lines)),)).without_empty() if lines else None
 
 
 def headlines_in_training(theories: Sequence[Theory], own: Sequence[Curves], kept: int | None) -> table_model.Table | None:
-    """For each theory: its headline at the first step, in the kept network and at the last step, and its null; None if there is none."""
+    """Returns a table of the theories' headlines at the first step, in the kept network and at the last step, with their nulls; None if no
+    headline was measured."""
     blocks = []
     for theory in theories:
-        inside = theory.in_networks
-        for one in own if inside is not None else ():
-            if inside is None or (one.theory, one.quantity) != (theory.name, inside.headline) or one.empty:
+        in_networks = theory.in_networks
+        for curve in own if in_networks is not None else ():
+            if in_networks is None or (curve.theory, curve.quantity) != (theory.name, in_networks.headline) or curve.empty:
                 continue
-            values, nulls = one.values[-1], one.nulls[-1]
+            values, nulls = curve.values[-1], curve.nulls[-1]
             # Count the layers whose last value lies on the side of its null that the theory expects.
-            both = np.isfinite(values) & np.isfinite(nulls)
-            expected = (values > nulls if inside.side == ">=" else values < nulls)[both]
-            side = "above" if inside.side == ">=" else "below"
-            half_step = one.mean().crossing
+            comparable = np.isfinite(values) & np.isfinite(nulls)
+            expected = (values > nulls if in_networks.side == ">=" else values < nulls)[comparable]
+            side = "above" if in_networks.side == ">=" else "below"
+            half_step = curve.mean().crossing
             line = Line(
                 (
-                    (one.label, Note(one.note)) if one.note else one.label,
-                    format.amount(one.at(int(one.steps[0])), one.unit),
-                    format.amount(one.at(kept), one.unit),
-                    Strong(format.amount(one.at(int(one.steps[-1])), one.unit)),
-                    format.amount(one.at(int(one.steps[-1]), "nulls"), one.unit),
-                    f"{side} it in {int(expected.sum())} of {int(both.sum())} layers" if both.any() else "no null",
+                    (curve.label, Note(curve.note)) if curve.note else curve.label,
+                    format.amount(curve.at(int(curve.steps[0])), curve.unit),
+                    format.amount(curve.at(kept), curve.unit),
+                    Strong(format.amount(curve.at(int(curve.steps[-1])), curve.unit)),
+                    format.amount(curve.at(int(curve.steps[-1]), "nulls"), curve.unit),
+                    f"{side} it in {int(expected.sum())} of {int(comparable.sum())} layers" if comparable.any() else "no null",
                     format.NOTHING if half_step is None else f"step {half_step:,}",
                 )
             )
@@ -120,31 +124,31 @@ def headlines_in_training(theories: Sequence[Theory], own: Sequence[Curves], kep
         ("kept", 10),
         ("last", 10),
         ("null", 10),
-        ("last value beside its null", 14),
+        ("last value against its null", 14),
         ("half of the change", 12),
     )
-    columns = tuple(Column(head, share, "n" if 1 <= at <= 4 else "") for at, (head, share) in enumerate(heads))
+    columns = tuple(Column(head, share, "n" if 1 <= i <= 4 else "") for i, (head, share) in enumerate(heads))
     caption = "Each theory's headline in this training"
     return table_model.Table("in-training", caption, columns, tuple(blocks)) if blocks else None
 
 
 def by_layer(own: Sequence[Curves], steps: Sequence[int]) -> table_model.Table | None:
-    """Each quantity of layers, from the first layer to the last, with its null at the given steps; None if there is none."""
+    """Returns a table with the value and the null of each quantity in each layer at the given steps; None if it would be empty."""
     columns = [Column("quantity", 30), Column("layer", 8, "n")]
     columns += [Column(f"{head}, step {step:,}", 10, "n") for step in steps for head in ("value", "null")]
     lines = []
-    for one in own:
-        rows = {int(step): at for at, step in enumerate(one.steps)}
-        for position, layer in enumerate(one.layers):
+    for curve in own:
+        rows = {int(step): row for row, step in enumerate(curve.steps)}
+        for position, layer in enumerate(curve.layers):
             numbers: list[table_model.Cell] = []
             for step in steps:
-                at = rows.get(step)
+                row = rows.get(step)  # None if the quantity was not measured at this step
                 value, spread, null = (
-                    (np.nan,) * 3 if at is None else (one.values[at, position], one.spread[at, position], one.nulls[at, position])
+                    (np.nan,) * 3 if row is None else (curve.values[row, position], curve.spread[row, position], curve.nulls[row, position])
                 )
-                text = format.amount(float(value), one.unit)
-                numbers += [(text, Note(f"± {format.amount(float(spread), one.unit)}")) if np.isfinite(spread) else text]
-                numbers += [format.amount(float(null), one.unit)]
-            lines.append(Line((one.label if not position else "", str(layer), *numbers)))
+                text = format.amount(float(value), curve.unit)
+                numbers += [(text, Note(f"± {format.amount(float(spread), curve.unit)}")) if np.isfinite(spread) else text]
+                numbers += [format.amount(float(null), curve.unit)]
+            lines.append(Line((curve.label if not position else "", str(layer), *numbers)))
     caption = "Value (± standard deviation over heads) and null"
     return table_model.Table("by-layer", caption, tuple(columns), (Block("", tuple(lines)),)) if lines else None

@@ -30,80 +30,81 @@ LIST = "`transformer-theory list`"  # the command that shows all names
 
 @cache
 def list_theories() -> tuple[Theory, ...]:
-    """All theories, in the order of the report. The first call imports their packages."""
+    """Returns all theories, in the order of the report. The first call imports their packages."""
     return tuple(import_module(f".{name}", __name__).THEORY for name in THEORIES)
 
 
 def theory(name: str) -> Theory:
-    """The record of one theory.
+    """Returns the record of one theory.
 
     Raises:
-        ValueError: an unknown name; the nearest one is suggested.
+        ValueError: the name is unknown; the message suggests the nearest one.
     """
     return _named("theory", name, {record.name: record for record in list_theories()})
 
 
 def claim(id: str) -> Claim:
-    """One claim by its id, ``"theory/name"``.
+    """Returns the claim with an id ``"theory/name"``.
 
     Raises:
-        ValueError: an unknown id; the nearest one is suggested.
+        ValueError: the id is unknown; the message suggests the nearest one.
     """
     return _named("claim", id, _claims())
 
 
 def experiment(name: str) -> type[Experiment]:
-    """The class of one experiment by its name, ``"theory.figure"``.
+    """Returns the class of the experiment with a name ``"theory.figure"``.
 
     Raises:
-        ValueError: an unknown name (the nearest one is suggested), or the name of a theory (its experiments are listed).
+        ValueError: the name is unknown (the message suggests the nearest one), or is that of a theory (the message lists its experiments).
     """
     if record := {record.name: record for record in list_theories()}.get(name):
         experiments = some(kind.name for kind in record.experiments)
-        raise ValueError(f"run takes one experiment, got the theory {name!r}; its experiments are {experiments}")
+        hint = f"its experiments are {experiments}" if experiments else "it has no experiments"
+        raise ValueError(f"run takes one experiment, got the theory {name!r}; {hint}")
     return _named("experiment", name, _experiments())
 
 
 def claims(name: str) -> tuple[Claim, ...]:
-    """The claims that a name stands for.
+    """Returns the claims that a name selects; empty if the name is valid but no claim belongs to it.
 
     Args:
-        name: id of a claim; name of a theory; ``"quick"`` or ``"training"`` for the claims of that cost; ``"all"``.
+        name: id of a claim; name of a theory; ``"quick"`` or ``"training"`` for all claims of that cost; or ``"all"``.
     Raises:
-        ValueError: an unknown name; the nearest one is suggested.
+        ValueError: the name is unknown; the message suggests the nearest one.
     """
-    every = tuple(_claims().values())
-    groups = {"all": every} | {cost: tuple(one for one in every if one.cost == cost) for cost in get_args(Cost)}
+    all_claims = tuple(_claims().values())
+    groups = {"all": all_claims} | {cost: tuple(one for one in all_claims if one.cost == cost) for cost in get_args(Cost)}
     groups |= {record.name: record.claims for record in list_theories()}
     groups |= {id: (one,) for id, one in _claims().items()}
     return _named("claim or theory", name, groups)
 
 
 def named(name: str) -> Theory | Claim | type[Experiment]:
-    """The theory, claim or experiment of that name.
+    """Returns the theory, claim or experiment with a name.
 
     Raises:
-        ValueError: an unknown name; the nearest one is suggested.
+        ValueError: the name is unknown; the message suggests the nearest one.
     """
     return _named("theory, claim or experiment", name, {record.name: record for record in list_theories()} | _claims() | _experiments())
 
 
 def choose(theories: Iterable[str | Theory] | None) -> tuple[Theory, ...]:
-    """The records of the named theories, in the given order; all if None.
+    """Returns the records of theories, without repetitions and in the order of the argument; for None, all records.
 
     Raises:
-        ValueError: an unknown name (the nearest one is suggested), or no name.
+        ValueError: a name is unknown (the message suggests the nearest one), or there is no name.
     """
     if theories is None:
         return list_theories()
-    chosen = tuple(dict.fromkeys(entry if isinstance(entry, Theory) else theory(entry) for entry in theories))
-    if not chosen:
+    records = tuple(dict.fromkeys(entry if isinstance(entry, Theory) else theory(entry) for entry in theories))
+    if not records:
         raise ValueError(f"theories must name at least one, got none; there are: {', '.join(THEORIES)}")
-    return chosen
+    return records
 
 
 def objectives() -> "Objectives":
-    """The training objectives (:class:`~transformer_theory.training.objectives.Objective`) by name: general ones, then the theories'."""
+    """Returns all training objectives (:class:`~transformer_theory.training.objectives.Objective`) by name, general ones first."""
     from ..training.objectives import OBJECTIVES
 
     return {**OBJECTIVES, **{kind.name: kind for record in list_theories() for kind in record.objectives}}
@@ -115,21 +116,21 @@ def verify(id: str, seeds: Iterable[int] = range(5)) -> Verification:
     For all claims of a theory: ``[verify(claim.id) for claim in theory("crate").claims]``.
 
     Raises:
-        ValueError: an unknown id (the nearest one is suggested), or no seed.
+        ValueError: the id is unknown (the message suggests the nearest one) or the name of a theory, or ``seeds`` is empty.
     """
     if record := {record.name: record for record in list_theories()}.get(id):
-        raise ValueError(f"verify takes one claim, got the theory {id!r}; its claims are {some(one.id for one in record.claims)}")
+        raise ValueError(f"verify takes one claim, got the theory {id!r}; its claims are {some(one.id for one in record.claims) or 'none'}")
     return claim(id).verify(seeds)
 
 
 def cite(name: str) -> str:
-    """BibTeX for a name, followed by the entry of this library.
+    """Returns the BibTeX entries that a name refers to, followed by the entry of this library.
 
     Args:
-        name: a theory (all its papers), the id of a claim, a key of the bibliography, the folder of a stored result (all that it cites),
-            or ``"software"`` for this library alone.
+        name: name of a theory (all its papers), id of a claim, key of the bibliography, folder of a stored result (all that it cites), or
+            ``"software"`` for this library alone.
     Raises:
-        ValueError: an unknown name (the nearest one is suggested), or a folder that does not hold a result.
+        ValueError: the name is unknown (the message suggests the nearest one), or the folder does not hold a result.
     """
     keys: dict[str, tuple[str, ...]] = {key: (key,) for key in sources.entries()}
     keys |= {id: (one.source.key,) for id, one in _claims().items()}
@@ -137,14 +138,14 @@ def cite(name: str) -> str:
     keys["software"] = ()
     if name not in keys and Path(name).is_dir():
         keys[name] = cited_keys(Result.load(name))
-    cited = _named("theory, claim, key or folder", name, keys, shown_by=f"{LIST} with references.bib")
-    return "\n".join([*([sources.bibtex(cited)] if cited else []), sources.software()])
+    selection = _named("theory, claim, key or folder", name, keys, shown_by=f"{LIST} with references.bib")
+    return "\n".join([*([sources.bibtex(selection)] if selection else []), sources.software()])
 
 
 def cited_keys(result: Result) -> tuple[str, ...]:
-    """Keys of the sources of a result, its rows and its claims, without those missing from the bibliography."""
-    cited = [*result.sources, *(row.source for row in result.table), *(one.source for one in result.verifications)]
-    return tuple(dict.fromkeys(source.key for source in cited if source is not None and source.known))
+    """Returns the keys of all sources of a result, its rows and its claims, except those missing from the bibliography."""
+    citations = [*result.sources, *(row.source for row in result.table), *(one.source for one in result.verifications)]
+    return tuple(dict.fromkeys(source.key for source in citations if source is not None and source.known))
 
 
 def _claims() -> dict[str, Claim]:

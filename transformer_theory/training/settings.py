@@ -42,7 +42,9 @@ class Settings:
     stem: Stem = field(default="patches", metadata={"help": "how an image becomes tokens: linear patches, or overlapping convolutions"})
 
     epochs: int = setting(30, ge=1, help="passes over the training images")
-    minutes: float | None = field(default=None, metadata={"help": "duration in minutes, instead of epochs; the learning rate then follows the clock"})
+    minutes: float | None = field(
+        default=None, metadata={"help": "duration in minutes, instead of epochs; the learning rate then follows the clock"}
+    )
     batch_size: int = setting(128, ge=1, help="images per step, summed over all processes")
     optimiser: Literal["adamw", "lion", "muon"] = field(default="adamw", metadata={"help": "optimiser of the weights"})
     learning_rate: float = setting(2e-3, gt=0, help="peak learning rate, at the end of the warm-up")

@@ -8,7 +8,7 @@ r"""Gradients of coding rates in closed form, and the operators from which they 
 The factor one half of the rates cancels. The smaller Gram matrix is inverted: :math:`XE = \alpha(I + \alpha XX^\top)^{-1}X`.
 Memberships are constants, and no function of this module records a graph. The notation is that of :mod:`.rates`.
 
-Source: :cite:t:`chan2022redunet` (gradients, operators), :cite:t:`yu2020learning` (the weights gamma1 and gamma2 of :func:`rates_and_gradient`).
+Source: :cite:t:`chan2022redunet` (gradients, operators), :cite:t:`yu2020learning` (gamma1 and gamma2 in :func:`rates_and_gradient`).
 """
 
 from dataclasses import dataclass
@@ -177,7 +177,7 @@ def rates_and_gradient(
     with torch.autocast(features.device.type, enabled=False):
         energies = torch.zeros(len(counts), dtype=features.dtype, device=features.device)
         energies = energies.index_add(0, labels.long(), features.square().sum(1)) / counts.clamp(min=1)
-        # The mean energy of all samples is at most the largest mean energy of a class, so ``largest`` bounds the norms of all matrices below.
+        # The mean energy of all samples is at most the largest mean energy of a class, so ``largest`` bounds all matrices below.
         largest = d * max(gamma1, 1.0) / eps**2 * energies.amax()
         X = widened(features, largest)
         if bool(largest <= LARGEST_GRAM_CONDITION):

@@ -1,7 +1,8 @@
-r"""Coding rates and coding lengths: the number of nats or bits that describe features up to a distortion.
+r"""Coding rates and coding lengths: numbers of nats or bits that describe features up to a distortion.
 
-With rows :math:`x_i \in R^d`, :math:`X \in R^{n\times d}`, diagonal memberships :math:`\Pi_j` (:math:`X^\top\Pi_jX = X_j^\top X_j` of
-the :math:`n_j` rows of class j if each sample belongs to one class; see :mod:`.memberships`) and distortion :math:`\epsilon`
+Notation: :math:`X \in R^{n\times d}` has rows :math:`x_i`, :math:`\Pi_j` are diagonal memberships (see :mod:`.memberships`), and
+:math:`\epsilon` is the distortion. If each sample belongs to one class, :math:`X^\top\Pi_jX = X_j^\top X_j`, where :math:`X_j` has the
+:math:`n_j` rows of class j.
 
 .. math::
     R(X) &= \tfrac12 \log\det(I + \alpha X^\top X), \quad \alpha = d / (n\epsilon^2) \\
@@ -12,17 +13,17 @@ the :math:`n_j` rows of class j if each sample belongs to one class; see :mod:`.
 
 Rates are in nats per sample, in the dtype of the features (computed in float64 where float32 is not precise enough). ``eps`` is the
 distortion and is squared inside; released code often calls the square "eps". Rates grow with the norm of the features, so normalise
-features before rates are compared (:func:`unit_norm`).
+the features before you compare rates (:func:`unit_norm`).
 
-A rate counts the nats of one sample. A length counts all bits that are sent: n code words for the samples and d for their subspace,
+A rate is the number of nats per sample. A length is the number of all bits: n code words for the samples and d for their subspace,
 
 .. math::
     L(X) &= \tfrac{n+d}{2} \log_2\det(I + \tfrac{d}{n\epsilon^2}X^\top X) = (n + d)\, R(X) / \ln 2 \\
     L^s(X, \Pi) &= \sum_j \big[\tfrac{n_j+d}{2} \log_2\det(I + \tfrac{d}{n_j\epsilon^2}X^\top\Pi_jX) - n_j\log_2\tfrac{n_j}{n}\big].
 
-The last term encodes the group of each sample. Separate groups for samples of different subspaces shorten :math:`L^s`; a split of one
-subspace lengthens it, because each group needs its own d code words. Samples with mean :math:`\mu \ne 0` are coded as the mean,
-:math:`\tfrac d2\log_2(1 + \|\mu\|^2/\epsilon^2)` bits, and the deviations from it.
+The last term encodes the group of each sample. Grouping samples by subspace shortens :math:`L^s`; splitting one subspace into two
+groups lengthens it, because each group needs its own d code words. For samples with mean :math:`\mu \ne 0`, the mean is coded with
+:math:`\tfrac d2\log_2(1 + \|\mu\|^2/\epsilon^2)` bits, and the deviations are coded separately.
 
 Source: :cite:t:`ma2007segmentation` (R, lengths), :cite:t:`yu2020learning` (R, R^c, ΔR), :cite:t:`yu2023white` (subspaces).
 Notation: docs/notation.md.
@@ -42,7 +43,7 @@ from .resolvents import weighted_logdets
 
 @converted(floats=("features",))
 def coding_rate(features: Float[Tensor, "*batch n d"], *, eps: float) -> Float[Tensor, "*batch"]:
-    r"""Coding rate of n vectors, :math:`\tfrac12\log\det(I + \frac{d}{n\epsilon^2}X^\top X)`.
+    r"""Computes the coding rate of n vectors, :math:`\tfrac12\log\det(I + \frac{d}{n\epsilon^2}X^\top X)`.
 
     >>> from transformer_theory import metrics
     >>> spread, line = torch.eye(2), torch.tensor([[1.0, 0.0], [1.0, 0.0]])  # two directions, or twice the same
@@ -50,12 +51,12 @@ def coding_rate(features: Float[Tensor, "*batch n d"], *, eps: float) -> Float[T
     0.693 against 0.549 nats
 
     Args:
-        features: rows are samples, ``[*batch, n, d]``.
+        features: one row per sample, ``[*batch, n, d]``.
         eps: distortion, > 0, in the unit of the features; squared inside.
     Returns:
         ``[*batch]``, nats per sample, >= 0, differentiable.
     Raises:
-        ValueError: eps is not positive, there is no sample, features are not finite, or d ||X||^2 / (n eps^2) exceeds 1e20.
+        ValueError: eps is not positive, there is no sample, a feature is not finite, or d ||X||^2 / (n eps^2) exceeds 1e20.
         TypeError: features are not real numbers.
     """
     check_features(features, eps)
@@ -65,21 +66,21 @@ def coding_rate(features: Float[Tensor, "*batch n d"], *, eps: float) -> Float[T
 
 @labelled
 def class_coding_rates(features: Float[Tensor, "n d"], labels: Memberships, *, eps: float) -> Float[Tensor, " classes"]:
-    r"""Coding rate of each class, :math:`R_j = \tfrac12\log\det(I + \alpha_j X^\top \Pi_j X)`; 0 for an empty class.
+    r"""Computes the coding rate of each class, :math:`R_j = \tfrac12\log\det(I + \alpha_j X^\top \Pi_j X)`; 0 for an empty class.
 
-    With labels, classes of similar size are one batched call on the smaller Gram matrices: memory O(n d + k min(d, n_j)^2), never k n^2.
-    With soft memberships the classes are computed one after the other, memory O(n (d + k) + min(d, n)^2), and the memberships have
-    gradients too.
+    With labels, classes of similar size are computed in one batched call on the smaller Gram matrices, with O(n d + k min(d, n_j)^2)
+    memory, never k n^2. With soft memberships, classes are computed one after the other with O(n (d + k) + min(d, n)^2) memory, and the
+    rates are differentiable in the memberships too.
 
     Args:
-        features: rows are samples, ``[n, d]``.
+        features: one row per sample, ``[n, d]``.
         labels: class of each sample, integers >= 0, ``[n]``, gaps allowed; or memberships ``[n, k]``, rows summing to one.
         eps: distortion, > 0; squared inside.
     Returns:
         One rate per class, ``[1 + largest label]`` or ``[k]``, nats per sample of that class, twice differentiable.
     Raises:
         ValueError: labels have the wrong length, type or sign, memberships do not sum to one, eps is not positive, there is no sample,
-            features are not finite, or d ||X||^2 / (n eps^2) of a class exceeds 1e20.
+            a feature is not finite, or d ||X||^2 / (n eps^2) of a class exceeds 1e20.
         TypeError: features are not real numbers.
     """
     check_features(features, eps)
@@ -98,9 +99,9 @@ def class_coding_rates(features: Float[Tensor, "n d"], labels: Memberships, *, e
 
 @labelled
 def class_coding_rate(features: Float[Tensor, "n d"], labels: Memberships, *, eps: float) -> Float[Tensor, ""]:
-    r"""Mean coding rate within classes, :math:`R^c = \sum_j \frac{n_j}{n} R_j` with the rates of :func:`class_coding_rates`.
+    r"""Computes the mean coding rate within classes, :math:`R^c = \sum_j \frac{n_j}{n} R_j`.
 
-    Arguments as in :func:`class_coding_rates`.
+    The arguments and the rates :math:`R_j` are those of :func:`class_coding_rates`.
 
     Returns:
         Scalar, nats per sample, differentiable.
@@ -113,24 +114,25 @@ def class_coding_rate(features: Float[Tensor, "n d"], labels: Memberships, *, ep
 
 @labelled
 def rate_reduction(features: Float[Tensor, "n d"], labels: Memberships, *, eps: float) -> Float[Tensor, ""]:
-    r"""Nats per sample saved by coding each class separately, :math:`\Delta R = R - R^c \ge 0`; 0 iff all classes have one second moment.
+    r"""Computes the nats per sample saved by coding each class separately, :math:`\Delta R = R - R^c \ge 0`.
 
-    As an objective it needs *normalised* features, because it is unbounded in their norm.
+    It is 0 if and only if all classes have the same second moment. As an objective it needs *normalised* features, because it grows with
+    their norm without bound.
 
     >>> from transformer_theory import metrics
     >>> features = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])  # rows are samples
-    >>> apart, mixed = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1])  # one class for each direction, or half of each
+    >>> apart, mixed = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1])  # one class per direction, or both directions in each class
     >>> print(f"{metrics.rate_reduction(features, apart, eps=0.5):.3f} nats")
     0.511 nats
     >>> print(f"{metrics.rate_reduction(features, mixed, eps=0.5):.3f} nats")
     0.000 nats
 
     Args:
-        features: rows are samples, ``[n, d]``.
+        features: one row per sample, ``[n, d]``.
         labels: class of each sample, integers >= 0, ``[n]``, or memberships ``[n, k]``.
         eps: distortion, > 0; squared inside.
     Returns:
-        scalar, nats per sample, differentiable.
+        Scalar, nats per sample, differentiable.
     Raises:
         ValueError, TypeError: see :func:`class_coding_rates`.
     """
@@ -139,16 +141,16 @@ def rate_reduction(features: Float[Tensor, "n d"], labels: Memberships, *, eps: 
 
 @converted(floats=("tokens", "bases"))
 def subspace_coding_rate(tokens: Float[Tensor, "*batch n d"], bases: Float[Tensor, "K d p"], *, eps: float) -> Float[Tensor, "*batch"]:
-    r"""Coding rate of tokens projected on K subspaces, :math:`\tfrac12\sum_k\log\det(I + \frac{p}{n\epsilon^2}(XU_k)^\top XU_k)`.
+    r"""Computes the coding rate of tokens in K subspaces, :math:`\tfrac12\sum_k\log\det(I + \frac{p}{n\epsilon^2}(XU_k)^\top XU_k)`.
 
     Args:
-        tokens: rows are tokens, ``[*batch, n, d]``.
+        tokens: one row per token, ``[*batch, n, d]``.
         bases: K bases as columns, ``[K, d, p]`` (orthonormal in the theory; not required).
         eps: distortion, > 0; squared inside.
     Returns:
-        ``[*batch]``, nats, differentiable in both.
+        ``[*batch]``, nats, differentiable in tokens and bases.
     Raises:
-        ValueError: eps is not positive, there is no token, widths or dtypes differ, or tokens are not finite.
+        ValueError: eps is not positive, there is no token, widths or dtypes differ, or a token is not finite.
     """
     check_features(tokens, eps)
     same_dtype(tokens=tokens, bases=bases)
@@ -162,30 +164,31 @@ def subspace_coding_rate(tokens: Float[Tensor, "*batch n d"], bases: Float[Tenso
 
 @converted(floats=("features",))
 def unit_norm(features: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-    """Each vector divided by its Euclidean norm; zero vectors stay zero. Rate reductions of such features are comparable.
+    """Divides each vector by its Euclidean norm; zero vectors stay zero. Rate reductions of normalised features are comparable.
 
     Args:
-        features: ``[*batch, d]``.
+        features: vectors, ``[*batch, d]``.
     Returns:
         ``[*batch, d]``, norms 1 (or 0).
     Raises:
-        TypeError: features hold no real numbers.
+        TypeError: features are not real numbers.
     """
     largest = features.abs().amax(-1, keepdim=True)
-    scaled = features / torch.where(largest > 0, largest, 1)  # so that squares neither overflow nor underflow
+    # The largest scaled entry is 1, so the sum of squares neither overflows nor underflows.
+    scaled = features / torch.where(largest > 0, largest, 1)
     norms = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
     return scaled / torch.where(norms > 0, norms, 1)
 
 
 @converted(floats=("features",))
 def coding_length(features: Float[Tensor, "n d"], *, eps: float) -> Float[Tensor, ""]:
-    r"""Number of bits for n samples and their subspace, :math:`L = \tfrac{n+d}{2}\log_2\det(I + \frac{d}{n\epsilon^2}X^\top X)`.
+    r"""Computes the bits for n samples and their subspace, :math:`L = \tfrac{n+d}{2}\log_2\det(I + \frac{d}{n\epsilon^2}X^\top X)`.
 
     Args:
-        features: rows are samples, ``[n, d]``, of mean zero (otherwise see :func:`centred_coding_length`).
+        features: one row per sample, ``[n, d]``, with mean zero; for other samples use :func:`centred_coding_length`.
         eps: distortion, > 0; squared inside.
     Returns:
-        scalar, bits, >= 0, differentiable.
+        Scalar, bits, >= 0, differentiable.
     Raises:
         ValueError, TypeError: see :func:`coding_rate`.
     """
@@ -194,7 +197,10 @@ def coding_length(features: Float[Tensor, "n d"], *, eps: float) -> Float[Tensor
 
 @converted(floats=("features",))
 def mean_coding_length(features: Float[Tensor, "n d"], *, eps: float) -> Float[Tensor, ""]:
-    r"""Bits for the mean of the samples, :math:`\tfrac d2\log_2(1 + \|\mu\|^2/\epsilon^2)`. Arguments, errors: :func:`coding_length`."""
+    r"""Computes the number of bits for the mean of the samples, :math:`\tfrac d2\log_2(1 + \|\mu\|^2/\epsilon^2)`.
+
+    For arguments and errors (it raises ValueError or TypeError) see :func:`coding_length`.
+    """
     check_features(features, eps)
     finite(features=features)
     return features.shape[1] / (2 * math.log(2)) * torch.log1p((features.mean(0) / eps).square().sum())
@@ -202,20 +208,23 @@ def mean_coding_length(features: Float[Tensor, "n d"], *, eps: float) -> Float[T
 
 @converted(floats=("features",))
 def centred_coding_length(features: Float[Tensor, "n d"], *, eps: float) -> Float[Tensor, ""]:
-    r"""Number of bits for samples of any mean: for the mean, and L of the deviations from it. Arguments, errors: :func:`coding_length`."""
+    r"""Computes the number of bits for samples with any mean: bits for the mean, plus L of the deviations from it.
+
+    For arguments and errors (it raises ValueError or TypeError) see :func:`coding_length`.
+    """
     return mean_coding_length(features, eps=eps) + coding_length(features - features.mean(0), eps=eps)
 
 
 @labelled
 def segmented_coding_length(features: Float[Tensor, "n d"], labels: Memberships, *, eps: float) -> Float[Tensor, ""]:
-    r"""Number of bits for samples coded group by group, :math:`L^s`, including the bits that encode the group of each sample.
+    r"""Computes the number of bits for samples coded group by group, :math:`L^s`, including bits for the group of each sample.
 
     Args:
-        features: rows are samples, ``[n, d]``.
+        features: one row per sample, ``[n, d]``.
         labels: group of each sample, integers >= 0, ``[n]``, or memberships ``[n, k]``; an empty group needs no bits.
         eps: distortion, > 0; squared inside.
     Returns:
-        scalar, bits, >= 0, differentiable.
+        Scalar, bits, >= 0, differentiable.
     Raises:
         ValueError, TypeError: see :func:`class_coding_rates`.
     """

@@ -1,12 +1,12 @@
-r"""Log-determinants and resolvents of Gram matrices: :math:`\log\det(I + sG)` and :math:`(I + sG)^{-1}` from one Cholesky factor, and the
+r"""Log-determinants and resolvents of Gram matrices: :math:`\log\det(I + sG)` and :math:`(I + sG)^{-1}` from one Cholesky factor, and their
 weighted forms :math:`\log\det(I + X^\top WX)` and :math:`WX(I + X^\top WX)^{-1}` with diagonal :math:`W \ge 0`.
 
-The weighted forms go through the smaller of two matrices, by Sylvester's identity and by
+The weighted forms are computed from the smaller of two matrices, by Sylvester's identity and by
 :math:`X(I_d + X^\top WX)^{-1} = (I_n + XX^\top W)^{-1}X`. The derivatives of the log-determinant are :math:`2WX(I + X^\top WX)^{-1}` with
 respect to X and the leverages :math:`x_i^\top(I + X^\top WX)^{-1}x_i` with respect to :math:`w_i`.
 
-Accuracy. The rounding error of a Gram matrix is :math:`10^{-16}` of its norm, a millionth of the identity as long as
-:math:`s\|X\|^2 \le 10^{10}`. Above that and up to :math:`10^{20}`, functions that know the vectors use their singular values instead
+Accuracy. The rounding error of a Gram matrix is :math:`10^{-16}` of its norm, which is at most a millionth of the identity if
+:math:`s\|X\|^2 \le 10^{10}`. Above this bound and up to :math:`10^{20}`, functions that know the vectors use their singular values
 (:func:`inverse`, :func:`pulls_and_leverages`, and :func:`~transformer_theory.maths.linalg.logdet_identity_plus` for the values). A function
 that knows only a Gram matrix returns its result if the inverse proves that the error is below a millionth, and raises otherwise.
 """
@@ -17,15 +17,15 @@ from torch import Tensor
 
 from ...maths.linalg import LARGEST_CONDITION, LARGEST_FLOAT32_CONDITION, LARGEST_GRAM_CONDITION, logdet_identity_plus, smaller_gram
 
-LOGDET_ATOL = 1e-6  # largest accepted rounding error of a log-determinant
+LOGDET_ATOL = 1e-6  # largest accepted rounding error of a log-determinant, nats
 
 
 def widened(X: Float[Tensor, "*batch n d"], largest: Float[Tensor, ""]) -> Float[Tensor, "*batch n d"]:
-    """X in float64 if float32 would lose the digits of the identity next to a matrix of this norm, otherwise X itself.
+    """Converts X to float64 if float32 would lose digits of the identity in I + X^T W X; otherwise returns X unchanged.
 
     Args:
-        X: ``[*batch, n, d]``.
-        largest: the largest ``||W^(1/2) X||_F^2``.
+        X: vectors, ``[*batch, n, d]``.
+        largest: largest ``||W^(1/2) X||_F^2`` of the batch.
     Raises:
         ValueError: X is not finite, or so large that the identity is lost to rounding.
     """
@@ -42,15 +42,15 @@ def widened(X: Float[Tensor, "*batch n d"], largest: Float[Tensor, ""]) -> Float
 def rate_and_inverse(
     gram: Inexact[Tensor, "*batch m m"], scale: Float[Tensor, "*batch"]
 ) -> tuple[Float[Tensor, "*batch"], Inexact[Tensor, "*batch m m"]]:
-    r""":math:`\tfrac12\log\det(I + sG)` and :math:`(I + sG)^{-1}` from one Cholesky factor.
+    r"""Computes :math:`\tfrac12\log\det(I + sG)` and :math:`(I + sG)^{-1}` from one Cholesky factor.
 
     Args:
         gram: G, real symmetric or Hermitian, positive semidefinite, ``[*batch, m, m]``.
         scale: s > 0, ``[*batch]``.
     Returns:
-        ``[*batch]`` nats, ``[*batch, m, m]``.
+        The rates in nats, ``[*batch]``, and the inverses, ``[*batch, m, m]``.
     Raises:
-        ValueError: sG is so large that rounding moves I + sG by more than a millionth along some direction.
+        ValueError: sG is so large that its rounding errors are visible next to the identity.
     """
     inside = scale[..., None, None] * gram
     largest = inside.diagonal(dim1=-2, dim2=-1).real.sum(-1)
@@ -58,8 +58,8 @@ def rate_and_inverse(
     factor, failed = torch.linalg.cholesky_ex(inside)
     inverse = torch.cholesky_inverse(factor)
     if bool(failed.any()) or not bool((largest <= LARGEST_GRAM_CONDITION).all()):
-        # A large matrix is harmless if it has full rank: an error E changes log det by tr((I + sG)^-1 E), which is at most the rounding
-        # error of sG times the trace of the inverse.
+        # A large sG of full rank may still be accurate: an error E changes log det by tr((I + sG)^-1 E), which is at most the norm of
+        # the rounding error of sG times the trace of the inverse.
         error = torch.finfo(largest.dtype).eps * largest * inverse.diagonal(dim1=-2, dim2=-1).real.sum(-1)
         if bool(failed.any()) or not bool((error <= LOGDET_ATOL).all()):
             raise ValueError(
@@ -70,54 +70,55 @@ def rate_and_inverse(
 
 
 def inverse(X: Float[Tensor, "n d"], weights: Float[Tensor, " n"]) -> Float[Tensor, "d d"]:
-    r""":math:`(I + X^\top WX)^{-1}`, through the smaller Gram matrix.
+    r"""Computes :math:`(I + X^\top WX)^{-1}` from the smaller Gram matrix.
 
     Args:
-        X: ``[n, d]``.
+        X: vectors, ``[n, d]``.
         weights: the diagonal of W, >= 0, ``[n]``.
     """
+    # Scaled rows W^(1/2) X turn the matrix into I + rows^T rows.
     rows = X[weights > 0] * weights[weights > 0].sqrt()[:, None]
     if bool(rows.square().sum() > LARGEST_GRAM_CONDITION):
-        _, sizes, right = torch.linalg.svd(rows, full_matrices=True)
-        squares = torch.nn.functional.pad(sizes.square(), (0, X.shape[1] - len(sizes)))
+        _, singular, right = torch.linalg.svd(rows, full_matrices=True)
+        squares = torch.nn.functional.pad(singular.square(), (0, X.shape[1] - len(singular)))
         return (right.mT / (1 + squares)) @ right
-    # With fewer rows than dimensions (I + X^T X)^-1 = I - X^T (I + X X^T)^-1 X (Woodbury).
+    # With fewer rows than dimensions use Woodbury: (I + X^T X)^-1 = I - X^T (I + X X^T)^-1 X.
     small = rate_and_inverse(smaller_gram(rows), rows.new_ones(()))[1]
     return small if len(rows) > X.shape[1] else torch.eye(X.shape[1], dtype=X.dtype, device=X.device) - rows.mT @ small @ rows
 
 
 def pulls_and_leverages(X: Float[Tensor, "n d"], weights: Float[Tensor, " n"]) -> tuple[Float[Tensor, "n d"], Float[Tensor, " n"]]:
-    r""":math:`WX(I + X^\top WX)^{-1}` and the leverages :math:`x_i^\top(I + X^\top WX)^{-1}x_i`.
+    r"""Computes the pulls :math:`WX(I + X^\top WX)^{-1}` and the leverages :math:`x_i^\top(I + X^\top WX)^{-1}x_i`.
 
-    Differentiable in both arguments while a graph is recorded; second derivatives are accurate to six digits as long as
+    Both are differentiable in X and the weights while a graph is recorded. Second derivatives are accurate to six digits as long as
     ``||W^(1/2) X||^2`` is at most 1e10.
 
     Args:
-        X: ``[n, d]``.
+        X: vectors, ``[n, d]``.
         weights: the diagonal of W, >= 0, ``[n]``.
     Returns:
-        The pulls ``[n, d]``, with rows of zeros where the weights are zero, and the leverages ``[n]``.
+        The pulls ``[n, d]``, whose rows are zero where the weights are zero, and the leverages ``[n]``.
     """
     if torch.is_grad_enabled() or bool((weights * X.square().sum(1)).sum() <= LARGEST_GRAM_CONDITION):
         resolvent = _resolvent(X, weights)
         return weights[:, None] * resolvent, (resolvent * X).sum(1)
-    # With W^(1/2) X = U S V^T the pulls are W^(1/2) U S/(1 + S^2) V^T. Singular values below the rounding of the largest one count as zero:
-    # s/(1 + s^2) may be as large as 1/2 there and would turn noise into directions.
+    # With W^(1/2) X = U S V^T the pulls are W^(1/2) U S/(1 + S^2) V^T. Singular values below the rounding error of the largest count
+    # as zero: s/(1 + s^2) may be as large as 1/2 there and would turn noise into directions.
     roots = weights.sqrt()[:, None]
-    left, sizes, right = torch.linalg.svd(roots * X, full_matrices=False)
-    present = sizes > max(X.shape) * torch.finfo(X.dtype).eps * sizes[0]
-    left, sizes, right = left[:, present], sizes[present], right[present]
-    pulls = roots * ((left * (sizes / (1 + sizes.square()))) @ right)
-    # The leverage is the shrunk energy of x_i inside the span of V plus its full energy outside. Form the outside part before squaring it:
-    # ||x||^2 - ||x V||^2 would cancel.
+    left, singular, right = torch.linalg.svd(roots * X, full_matrices=False)
+    nonzero = singular > max(X.shape) * torch.finfo(X.dtype).eps * singular[0]
+    left, singular, right = left[:, nonzero], singular[nonzero], right[nonzero]
+    pulls = roots * ((left * (singular / (1 + singular.square()))) @ right)
+    # The leverage is the shrunk energy of x_i in the span of V plus the full energy of the remainder. Compute the remainder before
+    # squaring: the difference ||x||^2 - ||x V||^2 would cancel.
     inside = X @ right.mT
-    leverages = (inside.square() / (1 + sizes.square())).sum(1) + (X - inside @ right).square().sum(1)
+    leverages = (inside.square() / (1 + singular.square())).sum(1) + (X - inside @ right).square().sum(1)
     return pulls, leverages
 
 
 def _resolvent(X: Tensor, weights: Tensor) -> Tensor:
-    r""":math:`X(I + X^\top WX)^{-1}` by one solve on the smaller side; weights may be zero."""
-    # No root of the weights: its derivative is infinite at zero. The matrices below are not symmetric, so this is an LU factorisation.
+    r"""Computes :math:`X(I + X^\top WX)^{-1}` by one solve on the smaller side; weights may be zero."""
+    # Avoid the root of the weights, whose derivative is infinite at zero. Without it the matrices are not symmetric, so use LU.
     n, d = X.shape
     identity = torch.eye(min(n, d), dtype=X.dtype, device=X.device)
     if n <= d:
@@ -126,11 +127,11 @@ def _resolvent(X: Tensor, weights: Tensor) -> Tensor:
 
 
 def weighted_logdets(X: Float[Tensor, "n d"], weights: Float[Tensor, "n k"]) -> Float[Tensor, " k"]:
-    r""":math:`\log\det(I + X^\top W_j X)` for each column of weights, twice differentiable in both.
+    r"""Computes :math:`\log\det(I + X^\top W_j X)` for each column of weights, twice differentiable in X and the weights.
 
     Args:
-        X: ``[n, d]``.
-        weights: >= 0, ``[n, k]``; each column is the diagonal of one W_j.
+        X: vectors, ``[n, d]``.
+        weights: weights >= 0, ``[n, k]``; each column is the diagonal of one W_j.
     Returns:
         ``[k]`` in the dtype of X, nats. For the accuracy of derivatives see :func:`pulls_and_leverages`.
     Raises:
@@ -144,7 +145,7 @@ def weighted_logdets(X: Float[Tensor, "n d"], weights: Float[Tensor, "n k"]) -> 
 
 
 class _WeightedLogdets(torch.autograd.Function):
-    """The log-determinants with their gradient in closed form: autograd through the root of the weights is infinite where they are zero."""
+    """The log-determinants with their gradient in closed form. Autograd would differentiate the root of the weights, infinite at zero."""
 
     @staticmethod
     def forward(ctx, X: Tensor, weights: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Second moments by class as a streaming state. They determine the coding rates of any number of samples and add up over processes.
+"""Second moments per class as a streaming state. They determine the coding rates of any number of samples, and add up over processes.
 
 Source: :cite:t:`yu2020learning` (the rates).
 """
@@ -17,13 +17,14 @@ from .resolvents import rate_and_inverse
 class SecondMoments:
     r"""Second moments :math:`X^\top\Pi_jX` and counts :math:`\mathrm{tr}\,\Pi_j` of each class.
 
-    The rates equal those of the functions on all samples at once, with O(k d^2) memory for any n. Sums are in float64.
-    Moments contain squares, so their range is smaller: if samples have less than full rank and :math:`d\|x\|^2/\epsilon^2` exceeds 1e10,
-    rounding errors would be visible next to the identity, and rates raise ValueError (the functions, which know the samples, allow 1e20).
-    The data determine classes and dimension; states with different numbers of classes can be merged.
+    The rates equal those that the functions of :mod:`.rates` compute from all samples at once, but memory is O(k d^2) for any n. Sums are
+    in float64. Moments contain squares, so their range is smaller: if samples have less than full rank and :math:`d\|x\|^2/\epsilon^2`
+    exceeds 1e10, rounding errors would be visible next to the identity, and the methods raise ValueError (the functions, which know the
+    samples, allow 1e20). The data determine the number of classes and the dimension. States with different numbers of classes can be
+    merged.
 
     Attributes:
-        counts: samples of each class, ``[classes]`` float64 (a sum of weights for soft memberships).
+        counts: number of samples per class, or sum of soft memberships, ``[classes]`` float64.
         moments: sums of outer products, ``[classes, d, d]`` float64.
     """
 
@@ -39,13 +40,13 @@ class SecondMoments:
         self.moments = torch.zeros(0, 0, 0, dtype=torch.float64)
 
     def update(self, features: Any, labels: Any) -> None:
-        """Adds samples, without their graph. The first samples determine the device of the state.
+        """Adds samples, detached from their graph. The first samples determine the device of the state.
 
         Args:
-            features: rows are samples, ``[n, d]``, a tensor or an array.
+            features: tensor or array with one row per sample, ``[n, d]``.
             labels: class of each sample, integers >= 0, ``[n]``, or memberships ``[n, k]``.
         Raises:
-            ValueError: labels do not fit the features, a feature is not finite, or the dimension differs from that of earlier samples.
+            ValueError: labels do not fit the features, a feature is not finite, or the dimension differs from earlier samples.
             TypeError: features are not real numbers.
         """
         rows, labels = as_float64("features", features).detach(), as_labels(labels)
@@ -61,7 +62,7 @@ class SecondMoments:
         self._add(counts, moments)
 
     def merge(self, other: "SecondMoments") -> None:
-        """Adds another state: the result is the state of the union of the samples.
+        """Adds another state. The result is the state of the union of the samples.
 
         Raises:
             ValueError: the dimensions differ.
@@ -70,19 +71,19 @@ class SecondMoments:
             self._add(other.counts, other.moments)
 
     def all_reduce(self, group: "torch.distributed.ProcessGroup | None" = None) -> "SecondMoments":
-        """The state of the union of all ranks' samples, on every rank; the state of this rank does not change.
+        """Returns, on every rank, the state of the union of the samples of all ranks. The state of this rank does not change.
 
-        The ranks exchange k (d^2 + 1) numbers, whatever the number of samples. They may have different classes, or no sample at all.
+        The ranks exchange k (d^2 + 1) numbers, whatever the number of samples. Ranks may have different classes or no samples.
 
         Args:
-            group: group of ``torch.distributed``, all ranks if omitted. Every rank of the group must call.
+            group: process group of ``torch.distributed``. Defaults to all ranks. Every rank of the group must call this method.
         Raises:
             ValueError: ranks have features of different dimensions (raised on every rank).
         """
         classes, d = len(self.counts), self.moments.shape[-1]
         device = torch.device("cuda") if torch.distributed.get_backend(group) == "nccl" else self.counts.device
         # One maximum yields the number of classes, the largest dimension and, negated, the smallest dimension of ranks with samples. An
-        # empty rank contributes the most negative number, so that it decides nothing. All ranks reach the same verdict and none waits.
+        # empty rank contributes the most negative number, which never is the maximum. All ranks get the same numbers, so all raise or none.
         bounds = torch.tensor([classes, d, -d if classes else -torch.iinfo(torch.int64).max], device=device)
         torch.distributed.all_reduce(bounds, op=torch.distributed.ReduceOp.MAX, group=group)
         all_classes, largest, negated = bounds.tolist()
@@ -91,7 +92,7 @@ class SecondMoments:
             return union
         if largest != -negated:
             raise ValueError(f"all ranks must hold features of one dimension, got {-negated} to {largest}; use one state for each feature")
-        # Pad to common shapes: classes that this rank has not seen are zero.
+        # Pad to common shapes; classes without samples on this rank have zero moments.
         counts = _padded(self.counts.to(device), all_classes).contiguous()
         moments = torch.zeros(all_classes, largest, largest, dtype=torch.float64, device=device)
         moments[:classes, :d, :d] = self.moments
@@ -111,27 +112,27 @@ class SecondMoments:
         self.moments = _padded(self.moments, classes) + _padded(moments.to(device), classes)
 
     def coding_rate(self, *, eps: float) -> Float[Tensor, ""]:
-        """R of all samples, nats; see :func:`.coding_rate`.
+        """Computes R of all samples in nats, see :func:`.coding_rate`.
 
         Raises:
-            ValueError: there is no sample, or eps is not positive, or is too small for second moments.
+            ValueError: there is no sample, or eps is not positive or too small for second moments.
         """
         self._check(eps)
         return self._rates(self.moments.sum(0), self.counts.sum(), eps)
 
     def class_coding_rates(self, *, eps: float) -> Float[Tensor, " classes"]:
-        """R_j of each class, nats, 0 for empty ones; see :func:`.class_coding_rates`. Raises ValueError as :meth:`coding_rate`."""
+        """Computes R_j per class in nats (0 if empty), see :func:`.class_coding_rates`. Raises ValueError as :meth:`coding_rate` does."""
         self._check(eps)
         return self._rates(self.moments, torch.where(self.counts > 0, self.counts, 1), eps)
 
     def class_coding_rate(self, *, eps: float) -> Float[Tensor, ""]:
-        """R^c, nats; see :func:`.class_coding_rate`. Raises ValueError as :meth:`coding_rate`."""
+        """Computes R^c in nats, see :func:`.class_coding_rate`. Raises ValueError as :meth:`coding_rate` does."""
         rates = self.class_coding_rates(eps=eps)
         shares = self.counts / self.counts.sum()
         return shares @ rates
 
     def rate_reduction(self, *, eps: float) -> Float[Tensor, ""]:
-        """ΔR, nats; see :func:`.rate_reduction`. Raises ValueError as :meth:`coding_rate`."""
+        """Computes ΔR in nats, see :func:`.rate_reduction`. Raises ValueError as :meth:`coding_rate` does."""
         return self.coding_rate(eps=eps) - self.class_coding_rate(eps=eps)
 
     def _check(self, eps: float) -> None:
@@ -145,5 +146,5 @@ class SecondMoments:
 
 
 def _padded(sums: Tensor, classes: int) -> Tensor:
-    """Sums by class, with zeros appended for classes without samples."""
+    """Appends zeros to sums per class, for classes without samples."""
     return torch.cat([sums, sums.new_zeros(classes - len(sums), *sums.shape[1:])])

@@ -2,7 +2,7 @@ document.documentElement.classList.add("js");
 for (const section of document.querySelectorAll("[data-claims]")) claims(section);
 for (const figure of document.querySelectorAll("[data-slider]")) slider(figure);
 
-// Boxes that scroll are tab stops, so that the keyboard reaches all of their content; the others are none.
+// A box that scrolls is a tab stop, so that the keyboard reaches all of its content; other boxes are not tab stops.
 const scrolls = (overflow, content, box) => (overflow === "auto" || overflow === "scroll") && content > box;
 const boxes = new ResizeObserver((entries) => {
   for (const { target } of entries) {

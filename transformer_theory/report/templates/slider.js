@@ -1,5 +1,5 @@
-// A network's attention maps and features at each stored step, drawn from small numbers beside the figure; a slider chooses the step.
-// Without this script, and in print, figures of some steps stand in their place.
+// Draws the attention maps and features of a network at the step that a slider selects. The data are JSON inside the figure, with arrays of
+// bytes in base64. In print, and if scripts do not run, figures of a few steps replace the slider.
 function slider(figure) {
   const data = JSON.parse(figure.querySelector("script").textContent);
   const range = figure.querySelector("input"), output = figure.querySelector("output");
@@ -11,9 +11,9 @@ function slider(figure) {
   ];
   let running = 0;
 
-  function show(at) {
-    const frame = Math.max(0, Math.min(data.captions.length - 1, at));
-    output.setAttribute("aria-live", running || document.activeElement === range ? "off" : "polite"); // the slider tells its own value
+  function show(index) {
+    const frame = Math.max(0, Math.min(data.captions.length - 1, index));
+    output.setAttribute("aria-live", running || document.activeElement === range ? "off" : "polite"); // screen readers announce the value of a focused slider themselves
     range.value = frame;
     range.setAttribute("aria-valuetext", data.captions[frame]);
     output.textContent = data.captions[frame];
@@ -51,7 +51,7 @@ function slider(figure) {
 
 const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 
-// For each image (or sequence) a row: the image, then a map for each layer. Returns what draws a frame.
+// Lays out one row per image (or sequence): the image, then one map per layer. Returns a function that draws a frame.
 function attention(place, data) {
   const heat = bytes(data.heat), [height, width] = data.shape, [rows, columns] = data.grid, layers = data.layers.length;
   const ink = data.ink && bytes(data.ink), inputs = data.inputs && bytes(data.inputs), canvases = [];
@@ -62,15 +62,16 @@ function attention(place, data) {
   place.append(...data.layers.map((layer) => label(`layer ${layer}`)));
   for (let image = 0; image < data.images; image++) {
     if (inputs) {
-      const seen = canvas();
-      place.append(seen);
-      paint(seen, (pixel) => inputs.subarray(3 * (image * height * width + pixel), 3 * (image * height * width + pixel) + 3));
+      const picture = canvas();
+      place.append(picture);
+      paint(picture, (pixel) => inputs.subarray(3 * (image * height * width + pixel), 3 * (image * height * width + pixel) + 3));
     }
     canvases.push(data.layers.map(() => place.appendChild(canvas())));
   }
   return (frame) => {
     for (let image = 0; image < data.images; image++)
       for (let layer = 0; layer < layers; layer++) {
+        // heat has the shape [frame, layer, image, row, column]; a tint is chosen from 64, hence 8 bits are reduced to 6.
         const start = ((frame * layers + layer) * data.images + image) * rows * columns;
         paint(canvases[image][layer], (pixel) => {
           const row = Math.floor((Math.floor(pixel / width) * rows) / height), column = Math.floor(((pixel % width) * columns) / width);
@@ -88,7 +89,7 @@ function paint(canvas, colour) {
   context.putImageData(picture, 0, 0);
 }
 
-// Points that move in one fixed plane, and the number of each class in the middle of its points. Returns what draws a frame.
+// Adds points that move in a fixed plane, and the number of each class at the median of its points. Returns a function that draws a frame.
 function plane(place, data) {
   const make = (name, set) => {
     const made = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -104,7 +105,7 @@ function plane(place, data) {
   const all = [...dots, ...names];
   return (frame) =>
     all.forEach((mark, i) => {
-      const at = 2 * (frame * all.length + i);
-      mark.style.transform = `translate(${points[at]}px, ${255 - points[at + 1]}px)`;
+      const start = 2 * (frame * all.length + i); // points has the shape [frame, mark, 2]; SVG's y axis points down
+      mark.style.transform = `translate(${points[start]}px, ${255 - points[start + 1]}px)`;
     });
 }

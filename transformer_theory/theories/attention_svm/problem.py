@@ -5,8 +5,8 @@ Input i has T tokens :math:`x_{i,1}, \dots, x_{i,T}` and a query :math:`z_i`. On
 
 .. math:: f_i(W) = v^\top X_i^\top \operatorname{softmax}(X_i W z_i), \qquad L(W) = \tfrac1n \sum_i \log(1 + e^{-Y_i f_i(W)}).
 
-The *token score* :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` measures how much token t helps the prediction. The *optimal* token of an input has
-the largest score.
+The *token score* :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` measures how much token t helps the prediction. The *optimal* token of an input
+has the largest score.
 A selection :math:`a = (a_1, \dots, a_n)` is *feasible* if some W scores every selected token above the others of its input,
 
 .. math:: (x_{i,a_i} - x_{i,t})^\top W z_i \ge 1 \qquad \text{for all } i \text{ and } t \ne a_i,
@@ -35,7 +35,7 @@ class Instance:
         tokens: x, ``[*trials, n, T, d]``, float64.
         query: z, ``[*trials, n, d_z]``.
         scores: :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` (label included), ``[*trials, n, T]``.
-        allowed: mask of the tokens that an input may attend to, ``[*trials, n, T]``; the others get no attention for any W. None: all tokens.
+        allowed: mask of the tokens that an input may attend to, ``[*trials, n, T]``; the others get no attention for any W. None: all.
 
     Raises:
         TypeError: an argument is not a tensor or array.

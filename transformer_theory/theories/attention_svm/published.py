@@ -89,9 +89,10 @@ def published_pair(scores: tuple[float, ...] = PAIR_SCORES) -> Instance:
 
 
 def prompt_limit(scores: Float[Tensor, " k"], *, loss: Loss) -> Float[Tensor, " k"]:
-    r"""Returns the limit of the prompt's second coordinate on :func:`published_pair`, :math:`\tfrac12 \ln(C \ell'(C) / \ell'(1))` per score C.
+    r"""Returns the limit :math:`\tfrac12 \ln(C \ell'(C) / \ell'(1))` of the second coordinate of p on :func:`published_pair`, per score C.
 
     The direction of p is (1, 0) for every loss. The second coordinate stops where the gradients of the two inputs balance. With
-    :math:`1 - s_1 \to e^{-p_1 - p_2}` and :math:`1 - s_2 \to e^{-p_1 + p_2}` this means :math:`C|\ell'(C)| e^{-p_2} = |\ell'(1)| e^{p_2}`.
+    :math:`1 - s_1 \to e^{-p_1 - p_2}` and :math:`1 - s_2 \to e^{-p_1 + p_2}`, the balance is
+    :math:`C|\ell'(C)| e^{-p_2} = |\ell'(1)| e^{p_2}`.
     """
     return 0.5 * (scores * loss.slope(scores) / loss.slope(torch.ones_like(scores))).log()

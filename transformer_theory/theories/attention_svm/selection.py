@@ -1,10 +1,10 @@
-r"""Which selections descent can end in: local optimality, and the condition under which the first step already points to the best tokens.
+r"""Conditions on the selections of descent: local optimality, and a first step that already points to the best tokens.
 
 Let W_a be the max-margin solution of a selection a. The *neighbours* of the selected token of input i are the tokens whose margin is one,
-:math:`\mathcal T_i = \{t \ne a_i : (x_{i,a_i} - x_{i,t})^\top W_a z_i = 1\}`: far out along W_a, they alone still get a share of the
-remaining attention. The selection is *locally optimal* if every selected token scores higher than its neighbours,
-:math:`\gamma_{i,a_i} > \gamma_{i,t}` for :math:`t \in \mathcal T_i`; the optimal tokens are, whenever they are unique. These definitions
-are those of :cite:t:`tarzanagh2023maxmargin` and :cite:t:`tarzanagh2023transformers`.
+:math:`\mathcal T_i = \{t \ne a_i : (x_{i,a_i} - x_{i,t})^\top W_a z_i = 1\}`. Far out along W_a, almost all remaining attention is on them.
+The selection is *locally optimal* if every selected token scores higher than its neighbours, :math:`\gamma_{i,a_i} > \gamma_{i,t}` for
+:math:`t \in \mathcal T_i`. A selection of optimal tokens is locally optimal whenever these are unique. The definitions come from
+:cite:t:`tarzanagh2023maxmargin` and :cite:t:`tarzanagh2023transformers`.
 """
 
 import torch
@@ -19,14 +19,14 @@ from .problem import Instance
 from .solution import MaxMargin, MaxMargins
 from .validation import check_positions, check_real, check_type
 
-SATURATION_ATOL = 1e-3  # attention is saturated when one token has all but this much of it
-MAJORITY = 0.5 + 1e-9  # of attention; a tie of two tokens, up to rounding, is below
+SATURATION_ATOL = 1e-3  # attention is saturated if at most this much is not on one token
+MAJORITY = 0.5 + 1e-9  # smallest share that is a majority; a tie of two tokens stays below it in spite of rounding
 SELECTION_ODDS = 16.0  # odds of a selected token, as a multiple of those under uniform attention
-NEIGHBOUR_RTOL = 1e-6  # a margin up to one plus this counts as one
+NEIGHBOUR_RTOL = 1e-6  # margins up to one plus this count as one
 
 
 def neighbours(pairs: Constraints, solution: MaxMargin, *, tol: float = NEIGHBOUR_RTOL) -> list[tuple[int, int]]:
-    """(input, token) of the tokens whose margin is at most 1 + tol, in the order of the constraints ``pairs`` of the solution."""
+    """Returns (input, token) of every token whose margin is at most 1 + tol, in the order of the constraints ``pairs``."""
     return [pairs.names(int(c)) for c in solution.support(tol=tol)]
 
 
@@ -39,18 +39,18 @@ def neighbour_advantage(
     *,
     tol: float = NEIGHBOUR_RTOL,
 ) -> Float[Tensor, "*trials m"]:
-    r""":math:`\gamma_{i,t} - \gamma_{i,a_i}` of each constraint whose token t is a neighbour, minus infinity for the others.
+    r"""Returns :math:`\gamma_{i,t} - \gamma_{i,a_i}` per constraint if its token t is a neighbour, minus infinity if not.
 
     Args:
         scores: :math:`\gamma`, ``[n, T]``, or ``[B, n, T]`` for a batch.
-        select: the selection, ``[n]`` or ``[B, n]``.
-        pairs, solution: its constraints and their max-margin solution, or those of a batch.
+        select: positions of the selected tokens, ``[n]`` or ``[B, n]``.
+        pairs, solution: constraints of this selection and their max-margin solution, or batches of both.
         tol: a margin up to 1 + tol counts as one.
     Returns:
         ``[m]`` or ``[B, m]``; infinity for all constraints of a problem without a solution.
     Raises:
-        TypeError: no tensor or array, no constraints, or no solution.
-        ValueError: shapes that do not fit, positions outside 0..T-1, or pairs and a solution of other data.
+        TypeError: an argument is not of the type in the signature.
+        ValueError: shapes do not fit, a position is outside 0..T-1, or ``pairs`` and ``solution`` belong to other data.
     """
     check_type("pairs", pairs, Constraints, hint=HINT)
     check_type("solution", solution, MaxMargin, MaxMargins, hint="frobenius_max_margin(pairs) makes one")
@@ -77,16 +77,16 @@ def neighbour_gap(
     *,
     tol: float = NEIGHBOUR_RTOL,
 ) -> Float[Tensor, "*trials n"]:
-    r""":math:`\max_{t\in\mathcal T_i} \gamma_{i,t} - \gamma_{i,a_i}` of each input; minus infinity where no token is a neighbour.
+    r"""Returns :math:`\max_{t\in\mathcal T_i} \gamma_{i,t} - \gamma_{i,a_i}` per input, minus infinity for inputs without neighbours.
 
-    Negative everywhere: the selection is locally optimal.
+    The selection is locally optimal if all gaps are negative.
 
     Args:
         scores, select, pairs, solution, tol: as for :func:`neighbour_advantage`.
     Returns:
         ``[n]`` or ``[B, n]``; infinity in a problem without a solution.
     Raises:
-        TypeError, ValueError: as :func:`neighbour_advantage`.
+        TypeError, ValueError: as for :func:`neighbour_advantage`.
     """
     advantage = neighbour_advantage(scores, select, pairs, solution, tol=tol)
     gap = torch.full(tuple(select.shape), -torch.inf, dtype=torch.float64)
@@ -101,28 +101,29 @@ def locally_optimal(
     *,
     tol: float = NEIGHBOUR_RTOL,
 ) -> Bool[Tensor, "*trials n"]:
-    """Whether the selected token of each input scores strictly higher than all its neighbours.
+    """Returns, per input, whether the selected token scores strictly higher than all its neighbours.
 
     Args:
         scores, select, pairs, solution, tol: as for :func:`neighbour_advantage`.
     Returns:
         ``[n]`` or ``[B, n]``; False in a problem without a solution.
     Raises:
-        TypeError, ValueError: as :func:`neighbour_advantage`.
+        TypeError, ValueError: as for :func:`neighbour_advantage`.
     """
     return neighbour_gap(scores, select, pairs, solution, tol=tol) < 0
 
 
 @converted(int64=("tokens",))
 def attention_threshold(tokens: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
-    r"""The least share of its attention on one token with which an input counts as selecting it.
+    r"""Returns the smallest share s of the attention of each input for which its most attended token counts as selected.
 
-    It is the majority, and odds :math:`s/(1 - s)` of 16 times those of uniform attention, :math:`1/(T - 1)`: with few tokens the majority
-    means little (one of two tokens always has it), and attention without any preference seldom reaches these odds (with independent normal
-    logits of variance one, in 5 % of inputs of two tokens, and in less of longer ones). The threshold is this library's.
+    Two conditions must hold: s is a majority, and the odds :math:`s/(1 - s)` are at least 16 times those of uniform attention,
+    :math:`1/(T - 1)`. The majority alone means little for few tokens: one of two tokens always has it. Attention without any preference
+    seldom reaches these odds: with independent normal logits of variance one, 5 % of inputs with two tokens do, and fewer with more tokens.
+    The threshold is a choice of this library.
 
     Args:
-        tokens: T, the number of different tokens of each input, ``[n]``. A single one is always selected.
+        tokens: T, the number of distinct tokens of each input, ``[n]``; the token is always selected if T = 1.
     Returns:
         The shares, ``[n]``.
     """
@@ -130,12 +131,12 @@ def attention_threshold(tokens: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
 
 
 def first_step_condition(instance: Instance) -> float:
-    r"""Smallest :math:`(x_{i,opt} - x_{i,t})^\top (-\nabla L(0)) z_i` over inputs and other tokens, relative to the norms of its factors.
+    r"""Returns the minimum of :math:`(x_{i,opt} - x_{i,t})^\top (-\nabla L(0)) z_i` over i and t, relative to the norms of the factors.
 
-    Positive: the first step from W = 0 raises every optimal token above the others of its input. If, besides, all other tokens of an input
-    score the same, descent from W = 0 converges in direction to the max-margin solution of the optimal tokens
-    (:cite:t:`tarzanagh2023transformers`, global convergence under a good initial gradient). With unequal scores it may still turn to
-    others. Tokens equal to the optimal one count as one with it; 0 if all tokens of each input are equal, or all scores are.
+    If it is positive, the first step from W = 0 raises every optimal token above the others of its input. If, in addition, all other tokens
+    of each input score the same, descent from W = 0 converges in direction to the max-margin solution of the optimal tokens
+    (:cite:t:`tarzanagh2023transformers`, global convergence under a good initial gradient). With unequal scores descent may still turn to
+    other tokens. Tokens equal to the optimal one are left out. The minimum is 0 if all tokens, or all scores, of each input are equal.
 
     Args:
         instance: a single problem.
@@ -153,14 +154,14 @@ def first_step_condition(instance: Instance) -> float:
 
 @converted(float64=("scores", "tokens"))
 def ties(scores: Float[Tensor, "n T"], tokens: Float[Tensor, "n T d"], *, tol: float = 1e-12) -> Bool[Tensor, " n"]:
-    """Whether the optimal token is undefined: another token of the input, not equal to it, has the largest score too.
+    """Returns, per input, whether the optimal token is ambiguous: a different token has the largest score too.
 
     Args:
         scores: :math:`\\gamma`, ``[n, T]``.
         tokens: x, ``[n, T, d]``.
-        tol: scores that differ by less than this share of the largest are equal.
+        tol: largest difference of equal scores, as a share of the largest score.
     Returns:
-        For each input, ``[n]``.
+        The mask of ambiguous inputs, ``[n]``.
     """
     best, position = scores.max(-1, keepdim=True)
     optimal = tokens.gather(1, position[..., None].expand(-1, -1, tokens.shape[-1]))

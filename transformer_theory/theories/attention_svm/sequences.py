@@ -2,9 +2,9 @@ r"""Training problems with many queries per input and one W: sequence to sequenc
 
 The output at query k of input i is :math:`f_{ik} = \sum_t s_{ikt}\,\gamma_{ikt}` with attention over the allowed tokens,
 :math:`s_{ik} = \operatorname{softmax}_t(x_{it}^\top W z_{ik})`, and the loss is the mean over all i and k
-(:cite:t:`tarzanagh2023transformers`). So every pair (i, k) acts as one input, whose tokens are those of i that k may attend to:
-descent, selection and local optimality carry over unchanged, and the constraints are those of :func:`~.builders.sequence_to_sequence` and
-:func:`~.builders.causal`.
+(:cite:t:`tarzanagh2023transformers`). So every pair (i, k) acts as one input: its tokens are the tokens of i that k may attend to.
+Descent, selection and local optimality carry over unchanged. :func:`~.builders.sequence_to_sequence` and :func:`~.builders.causal` build
+the constraints.
 """
 
 import torch
@@ -25,18 +25,18 @@ def sequence_instance(
     *,
     allowed: Bool[Tensor, "n q T"] | None = None,
 ) -> Instance:
-    r"""The training problem in which every pair of an input and one of its queries acts as one input.
+    r"""Returns the training problem in which every pair of an input and one of its queries acts as one input.
 
     Args:
         tokens: x, ``[*trials, n, T, d]``.
         queries: z, ``[*trials, n, q, d_z]``.
-        scores: :math:`\gamma_{ikt}`, how much token t helps the output at query k, ``[*trials, n, q, T]``.
-        allowed: which tokens a query may attend to, ``[n, q, T]``, the same in all trials; all by default.
+        scores: :math:`\gamma_{ikt}`, the benefit of token t for the output at query k, ``[*trials, n, q, T]``.
+        allowed: mask of the tokens that each query may attend to, ``[n, q, T]``, the same in all trials. None: all tokens.
     Returns:
-        An instance of n q inputs of T tokens; the queries of one input follow one another.
+        An instance of n q inputs of T tokens; the queries of one input are adjacent.
     Raises:
-        TypeError: an argument that is no tensor or array.
-        ValueError: shapes that do not fit, values that are not finite, or a query that may attend to no token.
+        TypeError: an argument is not a tensor or array.
+        ValueError: shapes do not fit, a value is not finite, or a query may attend to no token.
     """
     check_tokens(tokens, tokens[..., 0])
     check_real("queries", queries, "[..., n, q, d_z]", tokens.ndim)
@@ -57,17 +57,17 @@ def sequence_instance(
 
 @converted(float64=("tokens", "scores"))
 def causal_instance(tokens: Float[Tensor, "*trials n T d"], scores: Float[Tensor, "*trials n T T"]) -> Instance:
-    r"""The training problem of causal attention: every token is a query, and attends to itself and those before it.
+    r"""Returns the training problem of causal attention: every token is a query and attends to itself and all earlier tokens.
 
-    The first token of an input can attend to itself alone: it adds no constraint and has no influence on W.
+    The first token of each input attends only to itself: its query adds no constraint and has no influence on W.
 
     Args:
         tokens: x, ``[*trials, n, T, d]``.
-        scores: :math:`\gamma_{ikt}`, ``[*trials, n, T, T]``; those of t > k are ignored.
+        scores: :math:`\gamma_{ikt}`, ``[*trials, n, T, T]``; scores with t > k are ignored.
     Returns:
         An instance of n T inputs of T tokens.
     Raises:
-        TypeError, ValueError: as :func:`sequence_instance`.
+        TypeError, ValueError: as for :func:`sequence_instance`.
     """
     check_real("tokens", tokens, "[..., n, T, d]", max(3, tokens.ndim))
     n, T = tokens.shape[-3:-1]
@@ -77,16 +77,16 @@ def causal_instance(tokens: Float[Tensor, "*trials n T d"], scores: Float[Tensor
 def causal_problem(
     *, inputs: int, tokens: int, dim: int, generator: torch.Generator, trials: int | None = None
 ) -> tuple[Float[Tensor, "*trials n T d"], Float[Tensor, "*trials n T T"], Int[Tensor, "*trials n T"]]:
-    """Random tokens of norm one. For each position, one token at or before it has the score one, all others have the score zero.
+    """Draws tokens of norm one. For each position, one token at or before it has the score one, and all others have the score zero.
 
-    The global theorem assumes equal scores of all other tokens.
+    The global theorem assumes such equal scores of all other tokens.
 
     Args:
         inputs, tokens, dim: n, T and d.
-        generator: of the random numbers.
-        trials: number of independent problems; None for a single one without a batch dimension.
+        generator: random generator of tokens and best positions.
+        trials: number of independent problems. None: a single problem without a batch dimension.
     Returns:
-        tokens ``[*trials, n, T, d]``, scores ``[*trials, n, T, T]`` and the best position of each ``[*trials, n, T]``.
+        tokens ``[*trials, n, T, d]``, scores ``[*trials, n, T, T]`` and the best position for each query ``[*trials, n, T]``.
     """
     x = cross_attention(inputs=inputs, tokens=tokens, dim=dim, generator=generator, trials=trials).tokens
     uniform = torch.rand(x.shape[:-1], generator=generator, dtype=torch.float64)
@@ -97,12 +97,12 @@ def causal_problem(
 def sequence_problem(
     *, inputs: int, tokens: int, queries: int, dim: int, generator: torch.Generator, trials: int | None = None
 ) -> tuple[Float[Tensor, "*trials n T d"], Float[Tensor, "*trials n q d"], Float[Tensor, "*trials n q T"], Int[Tensor, "*trials n q"]]:
-    """Random tokens and queries of norm one. For each query, one token has the score one, all others have the score zero.
+    """Draws tokens and queries of norm one. For each query, one token has the score one, and all others have the score zero.
 
     Args:
         inputs, tokens, queries, dim: n, T, q and d.
-        generator: of the random numbers.
-        trials: number of independent problems; None for a single one without a batch dimension.
+        generator: random generator of tokens and best positions.
+        trials: number of independent problems. None: a single problem without a batch dimension.
     Returns:
         tokens ``[*trials, n, T, d]``, queries ``[*trials, n, q, d]``, scores ``[*trials, n, q, T]`` and best positions
         ``[*trials, n, q]``.

@@ -18,7 +18,7 @@ from torch import Tensor
 from ...core.errors import Infeasible, NotConverged
 
 Status = Literal["optimal", "infeasible", "not converged"]
-RANK_RTOL = 1e-10  # singular values up to this share of the first are rounding, in solutions whose residual is near 1e-12
+RANK_RTOL = 1e-10  # singular values up to this share of the first count as rounding errors; it suits KKT residuals near 1e-12
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,15 @@ class MaxMargin:
         W: the solution, ``[d_x, d_z]``.
         dual: the multipliers :math:`\lambda`, ``[m]``; non-negative for inequalities.
         margins: :math:`d_c^\top W z_c`, ``[m]``.
-        norm: the minimised norm of W; ``1 / norm`` is the largest margin of a matrix of norm one.
-        kkt: the KKT residual of this W and these multipliers, without a unit: the largest of :func:`kkt_residual`, the gap and, in the
+        norm: the minimised norm of W; ``1 / norm`` is the largest possible smallest margin of a matrix of norm one.
+        kkt: the dimensionless KKT residual of this W and these multipliers: the largest of :func:`kkt_residual`, the gap and, in the
             Frobenius norm, the relative distance of W from :math:`\sum_c \lambda_c d_c z_c^\top`.
-        gap: the duality gap relative to the norm (Frobenius: to its square): a bound on the relative excess over the smallest norm.
+        gap: the duality gap relative to the norm (Frobenius: to its square); it bounds the relative excess over the smallest norm.
         rhs: the right-hand sides b, ``[m]``.
-        status: ``"optimal"``, or ``"not converged"`` for the last iterate, which an exception carries.
+        status: ``"optimal"``; or ``"not converged"`` for the last iterate in the ``state`` of an exception.
         complementary_rank: the rank by complementarity (nuclear norm only): a direction counts if its singular value, relative to the
             first, exceeds the slack of the dual constraint in that direction. This needs no threshold.
-        rank_rtol: singular values up to this share of the first may be errors of the solver; infinite if no bound on its error is known.
+        rank_rtol: largest singular value, as a share of the first, that may be an error of the solver; infinite if the error has no bound.
     """
 
     W: Float[Tensor, "d_x d_z"]
@@ -52,7 +52,7 @@ class MaxMargin:
     rank_rtol: float = RANK_RTOL
 
     def __repr__(self) -> str:
-        """Sizes, norm, rank and residuals, in one line."""
+        """Returns sizes, norm, rank and residuals in one line."""
         rank = "" if self.complementary_rank is None and self.rank_rtol == math.inf else f", rank={self.rank}"
         return (
             f"MaxMargin(W={list(self.W.shape)}, m={len(self.dual)}, norm={self.norm:.6g}{rank}, kkt={self.kkt:.1e}, gap={self.gap:.1e}, "
@@ -61,9 +61,9 @@ class MaxMargin:
 
     @cached_property
     def rank(self) -> int:
-        """Rank of W: by complementarity where it is known, otherwise the number of singular values above ``rank_rtol`` times the first.
+        """Rank of W: by complementarity if that is known, otherwise the number of singular values above ``rank_rtol`` times the first.
 
-        A W other than zero has at least rank one, however large ``rank_rtol`` is.
+        A non-zero W has at least rank one, however large ``rank_rtol`` is.
 
         Raises:
             ValueError: the norm is not strictly convex (p = 1, p infinite, spectral), so the error of W has no bound.
@@ -75,24 +75,24 @@ class MaxMargin:
         return int(_rank(self.W, min(self.rank_rtol, 1 - 1e-12)))
 
     def support(self, *, tol: float = 1e-6) -> Int[Tensor, " s"]:
-        """Numbers of the constraints that are support vectors, see :meth:`binding`."""
+        """Returns the numbers of the constraints that are support vectors (:meth:`binding`)."""
         return self.binding(tol=tol).nonzero().squeeze(-1)
 
     def binding(self, *, tol: float = 1e-6) -> Bool[Tensor, " m"]:
-        """Which constraints are support vectors: their margin exceeds the right-hand side by at most ``tol`` times the largest one."""
+        """Returns the mask of the support vectors, whose margin exceeds the right-hand side by at most ``tol`` times the largest one."""
         return self.margins <= self.rhs + tol * _scale(self.rhs)
 
 
 @dataclass(frozen=True)
 class MaxMargins:
-    r"""Solutions of a batch of B problems. Where there is none, tensors hold zeros and residuals are infinite.
+    r"""Solutions of a batch of B problems. For a problem without a solution, tensors hold zeros and residuals are infinite.
 
     Attributes:
-        W: ``[B, d_x, d_z]``.
-        dual, margins, rhs: ``[B, m]``.
+        W: the solutions, ``[B, d_x, d_z]``.
+        dual, margins, rhs: as in :class:`MaxMargin`, ``[B, m]``.
         norm, kkt, gap: as in :class:`MaxMargin`, ``[B]``.
         failures: for each problem the exception that the solver of a single problem raises, or None if it was solved.
-        complementary_rank: of the nuclear norm only, ``[B]``.
+        complementary_rank: as in :class:`MaxMargin`, ``[B]``; nuclear norm only.
     """
 
     W: Float[Tensor, "B d_x d_z"]
@@ -106,7 +106,7 @@ class MaxMargins:
     complementary_rank: Int[Tensor, " B"] | None = None
 
     def __repr__(self) -> str:
-        """Sizes, the number of problems of each status, and the largest residual of those solved, in one line."""
+        """Returns the sizes, the number of problems per status, and the largest residual of a solution in one line."""
         counts = ", ".join(f"{status!r}: {self.status.count(status)}" for status in dict.fromkeys(self.status))
         worst = f", kkt<={float(self.kkt[self.solved].max()):.1e}" if bool(self.solved.any()) else ""
         return f"MaxMargins(W={list(self.W.shape)}, m={self.dual.shape[-1]}, status={{{counts}}}{worst})"
@@ -121,28 +121,28 @@ class MaxMargins:
 
     @cached_property
     def solved(self) -> Bool[Tensor, " B"]:
-        """Where the status is ``"optimal"``."""
+        """Mask of the problems whose status is ``"optimal"``."""
         return torch.tensor([failure is None for failure in self.failures], dtype=torch.bool)
 
     @cached_property
     def rank(self) -> Int[Tensor, " B"]:
-        """As :attr:`MaxMargin.rank`; 0 where unsolved."""
+        """Ranks as in :attr:`MaxMargin.rank`; 0 for unsolved problems."""
         if self.complementary_rank is not None:
             return self.complementary_rank
         return _rank(self.W, RANK_RTOL)
 
     def binding(self, *, tol: float = 1e-6) -> Bool[Tensor, "B m"]:
-        """Which constraints are support vectors, see :meth:`MaxMargin.binding`; none where unsolved."""
+        """Returns the mask of the support vectors (:meth:`MaxMargin.binding`); all False for unsolved problems."""
         return (self.margins <= self.rhs + tol * _scale(self.rhs)) & self.solved[:, None]
 
     def __len__(self) -> int:
         return len(self.failures)
 
     def __getitem__(self, problem: int) -> MaxMargin:
-        """The solution of one problem.
+        """Returns the solution of one problem.
 
         Raises:
-            Infeasible, NotConverged: the problem has no solution, or none was verified: its entry in ``failures``.
+            Infeasible, NotConverged: the problem has no solution, or none was verified. The error is its entry in ``failures``.
         """
         failure = self.failures[problem]
         if failure is not None:
@@ -165,11 +165,11 @@ class Farkas:
     r"""A certificate of infeasibility: weights that combine the constraints to :math:`0 \ge 1`.
 
     Attributes:
-        weights: :math:`u` with :math:`b^\top u = 1`, ``[m]``; :math:`u_c \ge 0` for inequalities, of either sign for equations.
-        residual: :math:`\|\sum_c u_c d_c z_c^\top\|_F` relative to :math:`\sum_c |u_c| \|d_c z_c^\top\|_F`: zero up to rounding.
-        norm_at_least: a lower bound on the Frobenius norm of any W that meets the constraints, from the same weights; infinite if their
+        weights: :math:`u` with :math:`b^\top u = 1`, ``[m]``; :math:`u_c \ge 0` for inequalities, either sign for equations.
+        residual: :math:`\|\sum_c u_c d_c z_c^\top\|_F` relative to :math:`\sum_c |u_c| \|d_c z_c^\top\|_F`; zero up to rounding.
+        norm_at_least: lower bound that the weights imply on the Frobenius norm of any W that meets the constraints; infinite if the
             combination is exactly zero.
-        constraints: (input, token) of the constraints with a non-zero weight.
+        constraints: pairs (input, token) of the constraints with a non-zero weight.
     """
 
     weights: Float[Tensor, " m"]
@@ -178,7 +178,7 @@ class Farkas:
     constraints: tuple[tuple[int, int], ...]
 
     def __repr__(self) -> str:
-        """The constraints involved and the residual, in one line."""
+        """Returns the first constraints involved, and the residual, in one line."""
         names = ", ".join(f"input {i} token {t}" for i, t in self.constraints[:3]) + (", ..." if len(self.constraints) > 3 else "")
         return f"Farkas({len(self.constraints)} of m={len(self.weights)} constraints: {names}; residual={self.residual:.1e})"
 
@@ -186,17 +186,17 @@ class Farkas:
 def kkt_residual(
     slack: np.ndarray, dual: np.ndarray, free: np.ndarray, *, scale: np.ndarray | float, objective: np.ndarray | float
 ) -> np.ndarray:
-    r"""The largest violation of primal feasibility, dual feasibility and complementary slackness, for each problem of a batch.
+    r"""Returns the largest violation of primal feasibility, dual feasibility and complementary slackness, per problem of a batch.
 
     Args:
         slack: :math:`d_c^\top W z_c - b_c`, ``[..., m]``.
         dual: :math:`\lambda`, ``[..., m]``.
-        free: the equations, ``[..., m]``: they have no slack, and multipliers of either sign.
-        scale: the largest right-hand side, ``[...]``: violated margins are relative to it.
-        objective: :math:`b^\top\lambda` at the optimum, ``[...]``: negative multipliers times ``scale`` and the products
-            :math:`|\lambda_c s_c|` are relative to it.
+        free: mask of the equations, ``[..., m]``; they have zero slack and multipliers of either sign.
+        scale: the largest right-hand side, ``[...]``, which is the unit of violated margins.
+        objective: :math:`b^\top\lambda` at the optimum, ``[...]``, which is the unit of negative multipliers times ``scale`` and of the
+            products :math:`|\lambda_c s_c|`.
     Returns:
-        ``[...]``; NaN if a number is not finite.
+        The residual, ``[...]``; NaN if a number is not finite.
     """
     parts = (
         np.where(free, np.abs(slack), -slack).max(-1, initial=0) / scale,
@@ -207,13 +207,13 @@ def kkt_residual(
 
 
 def _rank(W: Tensor, rtol: float) -> Tensor:
-    """Number of singular values above ``rtol`` times the first, ``[...]``."""
+    """Returns the number of singular values above ``rtol`` times the first, ``[...]``."""
     sigma = torch.linalg.svdvals(W)
     return (sigma > rtol * sigma[..., :1]).sum(-1)
 
 
 def _scale(rhs: Tensor) -> Tensor | float:
-    """The largest right-hand side of each problem, ``[..., 1]``; one where all are zero."""
+    """Returns the largest right-hand side of each problem, ``[..., 1]``; 1 if all are zero."""
     if not rhs.shape[-1]:
         return 1.0
     largest = rhs.abs().amax(-1, keepdim=True)

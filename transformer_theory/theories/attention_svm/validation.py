@@ -1,6 +1,6 @@
-"""Checks that the functions of this theory share. Each error is one line that states what was expected and what was passed.
+"""Argument checks that the functions of this theory share. Each error message is one line with the expected and the actual value.
 
-Public functions convert arrays first (:func:`~transformer_theory.core.validation.converted`); these checks look at shapes and values.
+Public functions convert arrays first (:func:`~transformer_theory.core.validation.converted`); these checks test shapes and values.
 """
 
 import math
@@ -14,7 +14,7 @@ from ...core.validation import number
 
 
 def describe(value: object) -> str:
-    """Type and shape of a tensor ``[...]``, the type's name of anything else."""
+    """Returns dtype and shape of a tensor ``[...]``, and the name of the type of any other value."""
     return f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
@@ -22,7 +22,7 @@ def check_type(name: str, value: object, *kinds: type, hint: str) -> None:
     """Checks that a value is an instance of one of the classes.
 
     Raises:
-        TypeError: it is not; ``hint`` says what to call.
+        TypeError: the value is not; the message ends with ``hint``, which names the function to call.
     """
     if not isinstance(value, kinds):
         names = " or ".join(kind.__name__ for kind in kinds)
@@ -30,11 +30,11 @@ def check_type(name: str, value: object, *kinds: type, hint: str) -> None:
 
 
 def check_real(name: str, value: Tensor, dims: str, ndim: int) -> None:
-    """Checks that a tensor ``[...]`` is float64, finite, and has ``ndim`` dimensions, which ``dims`` names.
+    """Checks that a tensor ``[...]`` is float64 and finite and has ``ndim`` dimensions; ``dims`` describes them in messages.
 
     Raises:
-        TypeError: no tensor.
-        ValueError: another type or rank, or NaN or infinite values.
+        TypeError: the value is not a tensor.
+        ValueError: the dtype or rank is wrong, or a value is NaN or infinite.
     """
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a tensor {dims}, got {describe(value)}")
@@ -42,16 +42,16 @@ def check_real(name: str, value: Tensor, dims: str, ndim: int) -> None:
         raise ValueError(f"{name} must be a tensor {dims}, got {describe(value)}")
     if value.dtype != torch.float64:
         raise ValueError(f"{name} must be float64, got {value.dtype}; convert with .double()")
-    # The sum is the cheaper test; it may overflow where every entry is finite.
+    # A finite sum proves finite entries at lower cost. An infinite one proves nothing, since the sum of finite entries may overflow.
     if not math.isfinite(float(value.detach().sum())) and not bool(torch.isfinite(value).all()):
         raise ValueError(f"{name} must be finite, got {int((~torch.isfinite(value)).sum())} NaN or infinite values of {value.numel()}")
 
 
 def check_shape(name: str, value: Tensor, shape: Sequence[int], content: str = "") -> None:
-    """Checks that a tensor has this shape ``[...]``.
+    """Checks that a tensor ``[...]`` has this shape; ``content`` describes the entries in messages.
 
     Raises:
-        ValueError: it has another.
+        ValueError: the shape differs.
     """
     if list(value.shape) != list(shape):
         raise ValueError(f"{name} must have shape {list(shape)}{content and f' ({content})'}, got {describe(value)}")
@@ -61,8 +61,8 @@ def check_tokens(tokens: Tensor, query: Tensor, *, query_name: str = "query") ->
     """Checks tokens ``[..., n, T, d]`` and queries ``[..., n, d_z]``.
 
     Raises:
-        TypeError: no tensor.
-        ValueError: shapes that do not fit, an empty dimension, or values that are not finite.
+        TypeError: an argument is not a tensor.
+        ValueError: shapes do not fit, a dimension is empty, or a value is not finite.
     """
     check_real("tokens", tokens, "[..., n, T, d]", max(3, getattr(tokens, "ndim", 3)))
     check_real(query_name, query, "[..., n, d_z]", tokens.ndim - 1)
@@ -76,8 +76,8 @@ def check_signs(name: str, value: Tensor, shape: Sequence[int]) -> None:
     """Checks labels: a float64 tensor of this shape ``[..., n]`` with entries -1 and 1.
 
     Raises:
-        TypeError: no tensor.
-        ValueError: another shape or other entries.
+        TypeError: the value is not a tensor.
+        ValueError: the shape differs, or an entry is not -1 or 1.
     """
     check_real(name, value, f"{list(shape)} of -1 and 1", len(shape))
     check_shape(name, value, shape, "one -1 or 1 per input")
@@ -89,8 +89,8 @@ def check_positions(name: str, value: Tensor, shape: Sequence[int], T: int) -> N
     """Checks positions of tokens: integers in 0..T-1 of this shape ``[...]``.
 
     Raises:
-        TypeError: no tensor of integers.
-        ValueError: another shape, or a position out of range.
+        TypeError: the value is not a tensor of integers.
+        ValueError: the shape differs, or a position is out of range.
     """
     if not isinstance(value, Tensor) or value.is_floating_point() or value.dtype == torch.bool:
         raise TypeError(f"{name} must be a tensor {list(shape)} of integers, got {describe(value)}")
@@ -101,11 +101,11 @@ def check_positions(name: str, value: Tensor, shape: Sequence[int], T: int) -> N
 
 
 def as_bool(name: str, value: object, shape: Sequence[int]) -> Tensor:
-    """A boolean tensor of this shape ``[...]`` from a tensor or a numpy array.
+    """Converts a boolean tensor or numpy array to a tensor, and checks its shape ``[...]``.
 
     Raises:
-        TypeError: something else.
-        ValueError: another shape.
+        TypeError: the value is neither, or is not boolean.
+        ValueError: the shape differs.
     """
     if isinstance(value, np.ndarray):
         value = torch.from_numpy(value)
@@ -116,11 +116,11 @@ def as_bool(name: str, value: object, shape: Sequence[int]) -> Tensor:
 
 
 def check_nonnegative(**values: object) -> None:
-    """Checks amounts that may be zero.
+    """Checks that numbers are finite and at least zero.
 
     Raises:
         ValueError: one is negative, infinite or NaN; the message names it.
-        TypeError: one is no number.
+        TypeError: one is not a number.
     """
     for name, value in values.items():
         if not 0 <= number(name, value) < math.inf:

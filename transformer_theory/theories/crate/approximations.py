@@ -30,7 +30,7 @@ from ...models.crate.compression import Bases, Tokens, coordinates, expansion
 
 
 def neumann_error(radius: float, *, terms: int = 1) -> float:
-    r""":math:`\rho^{M+1} / (1 + \rho)`, the spectral norm of the error (no unit).
+    r"""Returns :math:`\rho^{M+1} / (1 + \rho)`, the spectral norm of the error (no unit).
 
     Args:
         radius: rho, the spectral radius of A.
@@ -45,7 +45,7 @@ def neumann_error(radius: float, *, terms: int = 1) -> float:
 
 @converted(floats=("A",))
 def neumann_sum(A: Float[Tensor, "*batch n n"], *, terms: int = 1) -> Float[Tensor, "*batch n n"]:
-    r"""The first terms :math:`\sum_{j \le M} (-A)^j` of the series of (I + A)^-1, ``[*batch, n, n]``."""
+    r"""Returns the partial sum :math:`\sum_{j \le M} (-A)^j` of the series of (I + A)^-1, ``[*batch, n, n]``."""
     eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
     total = eye.expand_as(A)
     for _ in range(terms):
@@ -55,7 +55,7 @@ def neumann_sum(A: Float[Tensor, "*batch n n"], *, terms: int = 1) -> Float[Tens
 
 @converted(floats=("tokens", "bases"))
 def spectral_radii(tokens: Tokens, bases: Bases, *, eps: float) -> Float[Tensor, "*batch"]:
-    r"""Largest eigenvalue of :math:`\beta W_k W_k^\top` over the heads, ``[*batch]``: the Neumann series converges below 1.
+    r"""Returns the largest eigenvalue of :math:`\beta W_k W_k^\top` over the heads, ``[*batch]``; below 1 the Neumann series converges.
 
     Args:
         tokens: Z, ``[*batch, n, d]``.
@@ -65,12 +65,13 @@ def spectral_radii(tokens: Tokens, bases: Bases, *, eps: float) -> Float[Tensor,
         ValueError: shapes or dtypes do not fit, or ``eps`` is not positive and finite.
     """
     beta = expansion(bases, n=tokens.shape[-2], eps=eps)
+    # The eigenvalues of W_k W_k^T are the squared singular values of W_k.
     return beta * torch.linalg.matrix_norm(coordinates(tokens, bases), 2).amax(-1) ** 2
 
 
 @converted(floats=("tokens", "bases"))
 def gradient_error(tokens: Tokens, bases: Bases, *, eps: float, terms: int = 1) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    r"""Relative error of the gradient of R^c with the series in place of the inverse, and the spectral radius, each ``[*batch]``.
+    r"""Returns the relative error of the gradient of R^c if the series replaces the inverse, and the spectral radius, each ``[*batch]``.
 
     The error of the products :math:`(I + A_k)^{-1} W_k` is measured in the Frobenius norm over all heads. Along an eigenvector of
     eigenvalue x the relative error is :math:`x^{M+1}`, so in total it is at most :math:`\rho^{M+1}`.
@@ -79,7 +80,7 @@ def gradient_error(tokens: Tokens, bases: Bases, *, eps: float, terms: int = 1) 
         tokens: Z, ``[*batch, n, d]``.
         bases: U_k, [K, d, p].
         eps: distortion (squared inside).
-        terms: M.
+        terms: M, number of terms after the identity.
     Raises:
         ValueError: shapes or dtypes do not fit, or ``eps`` is not positive and finite.
     """
@@ -94,7 +95,7 @@ def gradient_error(tokens: Tokens, bases: Bases, *, eps: float, terms: int = 1) 
 
 @converted(floats=("tokens", "bases"))
 def denoise(tokens: Tokens, bases: Bases, *, sigma: float) -> Tokens:
-    r"""E[z_0 | z] of every token, ``[*batch, n, d]``.
+    r"""Returns E[z_0 | z] of every token, ``[*batch, n, d]``.
 
     Args:
         tokens: z as rows, ``[*batch, n, d]``.
@@ -111,10 +112,10 @@ def denoise(tokens: Tokens, bases: Bases, *, sigma: float) -> Tokens:
 
 @converted(floats=("tokens", "bases"))
 def log_density(tokens: Tokens, bases: Bases, *, sigma: float) -> Float[Tensor, "*batch n"]:
-    r"""log p(z) of noisy tokens, nats, ``[*batch, n]``: a mixture of N(0, U_k U_k^T + sigma^2 I) with equal weights.
+    r"""Returns log p(z) of noisy tokens, nats, ``[*batch, n]``, for a mixture of N(0, U_k U_k^T + sigma^2 I) with equal weights.
 
     Raises:
-        ValueError: as :func:`denoise`.
+        ValueError: as in :func:`denoise`.
     """
     positive(sigma=sigma)
     # The covariance has the eigenvalue 1 + sigma^2 inside the subspace and sigma^2 outside, so ||z||^2 and ||U_k^T z||^2 are enough:

@@ -35,10 +35,10 @@ from .problem import PAPER, SIGN, nonzeros, random_subspaces
 Stream = Float[Tensor, "batch n d"]
 Heads = Float[Tensor, "batch K n p"]
 Scaling = Callable[[Stream, Bases], Heads]
-"""A function of the stream and orthonormal bases that returns the coordinates W_k of which the rate is computed."""
+"""Function of the stream and orthonormal bases that returns the coordinates W_k from which the rate is computed."""
 
 EPS = 0.5  # as in the unrolled model; with .1, the value of the released code, the logarithm hides most changes
-MAX_SEQUENCES = 16  # per forward pass, evenly spaced in the batch
+MAX_SEQUENCES = 16  # sequences per forward pass, evenly spaced in the batch
 COMPRESSION, GROWTH = "compression by attention", "growth of R^c in attention"
 BEFORE, AFTER = "R^c before attention", "R^c after attention"
 NONZEROS = "share of non-zeros"
@@ -46,22 +46,22 @@ RANDOM_SUBSPACES = "random subspaces"
 
 
 def unit_tokens(stream: Stream, bases: Bases) -> Heads:
-    """Coordinates of centred tokens of norm one."""
+    """Returns the coordinates of the tokens after centring and scaling to norm one."""
     return coordinates(unit_norm(stream - stream.mean(-1, keepdim=True)), bases)
 
 
 def unit_coordinates(stream: Stream, bases: Bases) -> Heads:
-    """Coordinates of layer-normalised tokens, scaled to norm one in every head, as in the released measurement."""
+    """Returns the coordinates of layer-normalised tokens, scaled to norm one in every head, as in the released measurement."""
     return unit_norm(coordinates(layer_norm(stream, stream.shape[-1:]), bases))
 
 
 def lengths_kept(stream: Stream, bases: Bases) -> Heads:
-    """Coordinates of the tokens without rescaling."""
+    """Returns the coordinates of the tokens without rescaling."""
     return coordinates(stream, bases)
 
 
 def head_rate(coords: Heads, *, eps: float) -> Float[Tensor, " batch"]:
-    r"""R^c from coordinates: :math:`\tfrac12\sum_k\log\det(I + \tfrac{p}{n\varepsilon^2} W_k^\top W_k)`, nats, [batch].
+    r"""Computes R^c from coordinates: :math:`\tfrac12\sum_k\log\det(I + \tfrac{p}{n\varepsilon^2} W_k^\top W_k)`, nats, [batch].
 
     Args:
         coords: W_k of every head, [batch, K, n, p].
@@ -75,13 +75,13 @@ def head_rate(coords: Heads, *, eps: float) -> Float[Tensor, " batch"]:
 class Compression(Metric):
     """R^c before and after every attention block and its relative fall, with random subspaces as the null; means over sequences.
 
-    Sequences that are not finite are left out. If a block has several attention modules, the first one is measured. Blocks whose subspaces
-    are unknown (neither ``subspaces()`` nor ``bilinear()``) are skipped.
+    Sequences with values that are not finite are skipped, and so are blocks whose subspaces are unknown (neither ``subspaces()`` nor
+    ``bilinear()``). If a block has several attention modules, the first one is measured.
 
     Args:
         eps: distortion (squared inside).
-        scaling: scaling of the coordinates: :func:`unit_tokens`, :func:`unit_coordinates` or :func:`lengths_kept`.
-        max_sequences: largest number of sequences per forward pass, evenly spaced in the batch; all if None.
+        scaling: function that computes the coordinates: :func:`unit_tokens`, :func:`unit_coordinates` or :func:`lengths_kept`.
+        max_sequences: largest number of sequences per forward pass, evenly spaced in the batch; None: all.
         random: number of sets of random subspaces for the null.
 
     Attributes:
@@ -102,7 +102,7 @@ class Compression(Metric):
         self.bases: dict[int, tuple[Tensor, str]] = {}
 
     def update(self, activations: Activations) -> None:
-        """Stores the subspaces of an attention block; adds the streams before and after it when the features of its layer follow."""
+        """Stores the subspaces of an attention block; when the features of its layer arrive, adds the streams before and after it."""
         layer = activations.layer
         if activations.kind == "attention" and not activations.first_head and (bases := attention_subspaces(activations)) is not None:
             self.bases[layer] = bases
@@ -110,30 +110,32 @@ class Compression(Metric):
             self._add_streams(layer, activations.tokens, activations.after_attention)
 
     def _add_streams(self, layer: int, before: Tensor, after: Tensor) -> None:
+        """Adds the rates of one batch to the sums of the layer."""
         bases = self.bases[layer][0]
         if before.shape != after.shape or before.shape[-1] != bases.shape[1]:
             return
         limit = len(before) if self.max_sequences is None else min(self.max_sequences, len(before))
-        chosen = torch.linspace(0, len(before) - 1, limit).round().long()
-        streams = torch.stack([before[chosen], after[chosen]]).double()  # [2, m, n, d]
+        indices = torch.linspace(0, len(before) - 1, limit).round().long()
+        streams = torch.stack([before[indices], after[indices]]).double()  # [2, m, n, d]
         streams = streams[:, torch.isfinite(streams).flatten(2).all(-1).all(0)]
         if not (count := streams.shape[1]):
             return
-        # The random subspaces have the same number and dimension, and one seed each, so that all sequences, layers and networks share them.
+        # The random subspaces match the block's in number and dimension. Each set has a fixed seed, so all layers and networks share it.
         frames = [bases, *(null_subspaces(*bases.shape, seed=seed).to(bases.device) for seed in range(self.random))]
         flat = streams.flatten(0, 1)
         rates = [head_rate(self.scaling(flat, U), eps=self.eps).unflatten(0, (2, count)).sum(-1).cpu() for U in frames]
         self.add((layer,), torch.cat([torch.tensor([float(count)], dtype=torch.float64), *rates]))
 
     def rates(self) -> dict[int, tuple[float, float]]:
-        """Mean R^c before and after attention in nats, by layer."""
+        """Returns the mean R^c before and after attention in nats, by layer."""
         return {layer: tuple((sums[1:3] / sums[0]).tolist()) for (layer,), sums in sorted(self.sums.items())}
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """Three rows per layer: :data:`COMPRESSION`, :data:`BEFORE` and :data:`AFTER` (nats)."""
+        """Returns three rows per layer: :data:`COMPRESSION`, :data:`BEFORE` and :data:`AFTER` (nats)."""
         return [row for place in sorted(self.sums) for row in self._rows(place[0], *self._means(place))]
 
     def _means(self, place: tuple[int, ...]) -> tuple[Sequence[float], Sequence[Sequence[float]]]:
+        """Returns the mean R^c (before, after) in the subspaces U, and the same pair for each set of random subspaces."""
         in_bases, *in_random = (self.sums[place][1:] / self.sums[place][0]).unflatten(0, (-1, 2)).tolist()
         return in_bases, in_random
 
@@ -171,7 +173,7 @@ class Growth(Compression):
         super().__init__(eps=eps, scaling=lengths_kept, max_sequences=max_sequences, random=random)
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """One row per layer, :data:`GROWTH`."""
+        """Returns one row per layer, :data:`GROWTH`."""
         rows = []
         for place in sorted(self.sums):
             rates, null = self._means(place)
@@ -180,7 +182,7 @@ class Growth(Compression):
 
 
 class Sparsity(Metric):
-    """Share of exactly non-zero entries in the output of each block. One row per layer.
+    """Share of exactly non-zero entries in the output of each block; one row per layer.
 
     Attributes:
         sums: by layer, [2]: number of sequences, sum of their shares.
@@ -190,13 +192,13 @@ class Sparsity(Metric):
     null_source = "untrained"
 
     def update(self, activations: Activations) -> None:
-        """Adds the output of one block."""
+        """Adds the shares of one block's output."""
         if activations.kind == "features":
             output = activations.output
             self.add((activations.layer,), torch.tensor([len(output), float(nonzeros(output).double().sum())], dtype=torch.float64))
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """:data:`NONZEROS` of each layer, in [0, 1]."""
+        """Returns :data:`NONZEROS` of each layer, in [0, 1]."""
         rows = []
         for (layer,), sums in sorted(self.sums.items()):
             count, total = sums.tolist()
@@ -220,9 +222,9 @@ class Sparsity(Metric):
 
 
 def attention_subspaces(activations: Activations) -> tuple[Bases, str] | None:
-    """Orthonormal bases [K, d, p] of the subspaces of an attention block with a description of their origin; None if they are unknown.
+    """Returns orthonormal bases [K, d, p] of the subspaces of an attention block, and a description of their origin; None if unknown.
 
-    The origin is ``subspaces()`` of the module if it exists, otherwise its key projections.
+    The subspaces come from ``subspaces()`` of the module if it exists, otherwise from its key projections.
     """
     subspaces = getattr(activations.module, "subspaces", None)
     if callable(subspaces):
@@ -242,17 +244,17 @@ def attention_subspaces(activations: Activations) -> tuple[Bases, str] | None:
 
 @lru_cache(maxsize=64)
 def null_subspaces(K: int, d: int, p: int, *, seed: int) -> Bases:
-    """Random subspaces [K, d, p], the same for every call with this seed."""
+    """Returns random subspaces [K, d, p], the same for every call with this seed."""
     return random_subspaces(K, d, p, generator=torch.Generator().manual_seed(seed))
 
 
 def _fall(before: float, after: float) -> float:
-    """1 - after / before; 0 if there was no rate."""
+    """Returns 1 - after / before; 0 if the rate before is 0."""
     return 1 - after / before if before > 0 else 0.0
 
 
 def metrics() -> tuple[Metric, ...]:
-    """New metrics of the theory."""
+    """Returns new metrics of the theory."""
     return Compression(), Growth(), Sparsity()
 
 

@@ -1,4 +1,4 @@
-"""The ladder: how far compression by attention extends beyond the setting of the theory. Its rungs are not written yet."""
+"""The ladder: how far compression by attention extends beyond the setting of the theory. It has no rungs yet."""
 
 from ...core.ladder import Ladder
 from .in_networks import RANDOM_SUBSPACES

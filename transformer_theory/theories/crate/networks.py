@@ -1,4 +1,4 @@
-"""Networks that the experiments and claims train: CRATE and a ViT of the same sizes, on data in three parts.
+"""Networks that the experiments and claims train: CRATE and a ViT of the same sizes, on data split into three parts.
 
 Sources: :cite:t:`yu2023white`, :cite:t:`dosovitskiy2021image`, :cite:t:`alpaydin1998optical` (the digits).
 """
@@ -31,10 +31,10 @@ class DataParts:
 
 
 def split(data: TokenData, *, seed: int) -> DataParts:
-    """A random split: 70 % for training, 10 % for validation, 20 % for the test, with equal shares of the classes in all parts.
+    """Splits the data at random: 70 % for training, 10 % for validation, 20 % for the test; each part has the same shares of the classes.
 
     Raises:
-        ValueError: too few sequences for three parts.
+        ValueError: there are too few sequences for three parts.
     """
     generator = torch.Generator().manual_seed(seed)
     train_part, rest = data.split(0.7, generator)
@@ -44,7 +44,7 @@ def split(data: TokenData, *, seed: int) -> DataParts:
 
 @lru_cache(maxsize=8)
 def digit_parts(*, seed: int) -> DataParts:
-    """The handwritten digits: 1,257 for training, 180 for validation, 360 for the test."""
+    """Returns the handwritten digits: 1,257 for training, 180 for validation, 360 for the test."""
     return split(_digits(), seed=seed)
 
 
@@ -64,20 +64,20 @@ def crate(
     heads: int = HEADS,
     spread: float = 1.0,
 ) -> nn.Module:
-    """An untrained CRATE for the tokens and classes of the data; arguments as in :class:`~transformer_theory.models.CRATE`.
+    """Returns an untrained CRATE for the tokens and classes of the data; arguments as in :class:`~transformer_theory.models.CRATE`.
 
     Raises:
-        ValueError: sizes do not fit.
+        ValueError: the sizes do not fit.
     """
     sizes = {"dim": dim, "depth": depth, "heads": heads, "spread": spread, "attention": attention, "sparsify": sparsify}
     return build(lambda: CRATE.for_tokens(**_shape(data), **sizes), torch.Generator().manual_seed(seed)).eval()
 
 
 def vit(data: TokenData, *, seed: int, dim: int = DIM, depth: int = DEPTH, heads: int = HEADS) -> nn.Module:
-    """An untrained ViT for the same data, of the same width, depth and heads.
+    """Returns an untrained ViT for the same data, with the same width, depth and heads.
 
     Raises:
-        ValueError: sizes do not fit.
+        ValueError: the sizes do not fit.
     """
     return build(lambda: ViT.for_tokens(**_shape(data), dim=dim, depth=depth, heads=heads), torch.Generator().manual_seed(seed)).eval()
 
@@ -87,16 +87,16 @@ def _shape(data: TokenData) -> dict[str, int]:
 
 
 def fit(model: nn.Module, data: DataParts, *, steps: int, learning_rate: float, seed: int, batch_size: int = 64) -> Trained:
-    """Trains the model in place; the accuracy of the result is that on the validation part.
+    """Trains the model in place; the result holds its accuracy on the validation part.
 
     Raises:
         NotConverged: the loss became infinite or NaN.
-        ValueError: settings out of range.
+        ValueError: a setting is out of range.
     """
     settings = {"steps": steps, "learning_rate": learning_rate, "batch_size": batch_size}
     return train_classifier(model, data.train, data.validation, **settings, generator=torch.Generator().manual_seed(seed))
 
 
 def parameter_count(model: nn.Module) -> int:
-    """Number of trainable parameters."""
+    """Returns the number of trainable parameters."""
     return sum(parameter.numel() for parameter in model.parameters())

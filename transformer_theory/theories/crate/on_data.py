@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 MAX_SEQUENCES, MAX_CODED, MAX_PLOTTED = 256, 512, 64  # sequences compressed, tokens coded, tokens in the figure
 SUBSPACES, EPS = 4, 0.5
-INCOHERENCE_ATOL = 0.1  # largest cosine between "incoherent" subspaces, and largest incompleteness of "complete" ones
-ENERGY_SHARE = 0.95  # share of the tokens' energy in their best subspace from which on they "lie in one of the subspaces"
+INCOHERENCE_ATOL = 0.1  # largest cosine between subspaces that count as incoherent, and largest incompleteness of complete ones
+ENERGY_SHARE = 0.95  # smallest share of the tokens' energy in their best subspace if they are said to lie in one
 
 LEFT = "R^c left by exact steps, tokens of norm one"
 LEFT_LENGTHS_KEPT = "R^c left by exact steps, lengths kept"
@@ -62,7 +62,7 @@ class Problem:
 
 
 def read(data: TokenData) -> Problem | Unsupported:
-    """The tokens of a data set, scaled so that their largest entry is 1."""
+    """Returns the tokens of a data set in float64, or the reason why there is nothing to compress."""
     tokens = data.tokens.double()
     if not len(tokens) or not bool((tokens != 0).any()):
         return Unsupported("all tokens are zero, so there is nothing to compress")
@@ -70,7 +70,7 @@ def read(data: TokenData) -> Problem | Unsupported:
 
 
 def measure(problem: Problem, generator: torch.Generator) -> Iterator[Measurement | Arrays]:
-    """The measurements of the module's docstring on at most ``MAX_SEQUENCES`` sequences."""
+    """Yields the measurements that the module's docstring describes, on at most ``MAX_SEQUENCES`` sequences."""
     tokens = _sample(problem, generator)
     if tokens is None:
         yield _row(LEFT, None, reason="all sampled tokens are zero")
@@ -78,19 +78,19 @@ def measure(problem: Problem, generator: torch.Generator) -> Iterator[Measuremen
     m, n, d = tokens.shape
     K = min(SUBSPACES, d)
     bases, assigned = fit_subspaces(tokens.flatten(0, 1), K=K, p=d // K, generator=generator, rounds=15)
-    other = random_subspaces(K, d, d // K, generator=generator)
+    random_bases = random_subspaces(K, d, d // K, generator=generator)
     runs = {name: unroll(tokens, bases, step, eps=EPS) for name, step in forms(bases, n=n, eps=EPS).items()}
-    kappa = 1 / lipschitz(other, n=n, eps=EPS)  # the longest safe step in the random subspaces
-    runs["random"] = unroll(tokens, bases, lambda state: exact_step(state, other, kappa=kappa, eps=EPS), eps=EPS)
+    kappa = 1 / lipschitz(random_bases, n=n, eps=EPS)  # the longest safe step in the random subspaces
+    runs["random"] = unroll(tokens, bases, lambda state: exact_step(state, random_bases, kappa=kappa, eps=EPS), eps=EPS)
     directions = {name: runs[name].unit_rates(bases, eps=EPS) for name in ("exact", "random")}
     bound = guaranteed_rates(runs["exact"], bases, eps=EPS)
 
     assumptions = _assumptions(tokens, bases)
     yield from assumptions
     holds = [row.verdict == "holds" for row in assumptions]
-    # Exact steps need the first two assumptions only, neither completeness nor the Neumann series.
+    # Exact steps need only the first two assumptions, neither completeness nor the Neumann series.
     mixture, ideal = all(holds[:2]), all(holds)
-    start = float(runs["exact"].rates[0])
+    first_rate = float(runs["exact"].rates[0])
     yield _judged(
         LEFT,
         float(directions["exact"][-1] / directions["exact"][0]),
@@ -102,38 +102,38 @@ def measure(problem: Problem, generator: torch.Generator) -> Iterator[Measuremen
         side="<=",
         n=m,
         source=PAPER,
-        note=f"share of its start after {LAYERS} steps, {K} fitted subspaces of dimension {d // K}",
+        note=f"share of the first rate after {LAYERS} steps, {K} fitted subspaces of dimension {d // K}",
     )
     yield _row(
         LEFT_LENGTHS_KEPT,
-        float(runs["exact"].rates[-1]) / start,
+        float(runs["exact"].rates[-1]) / first_rate,
         unit="share",
         scope="any data",
         op="<=",
-        threshold=float(bound[-1]) / start + 1e-9,
-        predicted=float(bound[-1]) / start + 1e-9,
-        null=_null(float(runs["random"].rates[-1]) / start),
+        threshold=float(bound[-1]) / first_rate + 1e-9,
+        predicted=float(bound[-1]) / first_rate + 1e-9,
+        null=_null(float(runs["random"].rates[-1]) / first_rate),
         side="<=",
         n=m,
         source=PAPER,
-        note="share of its start; the threshold is the descent inequality",
+        note="share of the first rate; the threshold is the descent inequality",
     )
-    note = "as a share of its start"
-    worst = float(runs["paper"].changes.max())
-    yield _judged(LARGEST_CHANGE, worst, "<=", 0.0, covered=ideal, setting="paper", n=m, source=PAPER, note=note)
-    least = float(runs["tied residual"].changes.min())
-    yield _judged(SMALLEST_CHANGE, least, ">=", 0.0, covered=ideal, setting="tied residual", n=m, source=SIGN, note=note)
+    note = "as a share of the first rate"
+    largest = float(runs["paper"].changes.max())
+    yield _judged(LARGEST_CHANGE, largest, "<=", 0.0, covered=ideal, setting="paper", n=m, source=PAPER, note=note)
+    smallest = float(runs["tied residual"].changes.min())
+    yield _judged(SMALLEST_CHANGE, smallest, ">=", 0.0, covered=ideal, setting="tied residual", n=m, source=SIGN, note=note)
     arrays = {f"crate/rate/{name}": run.rates.numpy() for name, run in runs.items()}
     arrays |= {f"crate/shape/{name}": curve.numpy() for name, curve in directions.items()}
     yield Arrays({**arrays, "crate/rate/guaranteed": bound.numpy()})
-    yield from _sparsify(runs["exact"].states, bases, other, ideal, generator)
+    yield from _sparsify(runs["exact"].states, bases, random_bases, ideal, generator)
     yield _cosines(runs["exact"].states, assigned.view(m, n))
 
 
 def _sample(problem: Problem, generator: torch.Generator) -> Sequences | None:
-    """At most MAX_SEQUENCES sequences, scaled so that the mean squared norm of a token is one; None if all are zero."""
-    chosen = torch.randperm(len(problem.tokens), generator=generator)[:MAX_SEQUENCES].sort().values
-    tokens = problem.tokens[chosen]
+    """Draws at most MAX_SEQUENCES sequences, scaled so that the mean squared norm of a token is one; None if all are zero."""
+    indices = torch.randperm(len(problem.tokens), generator=generator)[:MAX_SEQUENCES].sort().values
+    tokens = problem.tokens[indices]
     largest = tokens.abs().max()
     if largest == 0:
         return None
@@ -142,10 +142,11 @@ def _sample(problem: Problem, generator: torch.Generator) -> Sequences | None:
 
 
 def _assumptions(tokens: Sequences, bases: Bases) -> list[Measurement]:
+    """Returns one row per assumption of the theory, with the verdict whether it holds for these tokens and subspaces."""
     coords = coordinates(tokens, bases)
     radius = float(spectral_radii(tokens, bases, eps=EPS).max())
     energy = float(coords.square().sum(-1).max(-2).values.sum() / tokens.square().sum())
-    cosine, missing = incoherence(bases), incompleteness(bases)
+    largest_cosine, deviation = incoherence(bases), incompleteness(bases)
 
     def row(quantity: str, value: float, op: Op, threshold: float, note: str) -> Measurement:
         holds = value >= threshold if op == ">=" else value <= threshold
@@ -163,8 +164,8 @@ def _assumptions(tokens: Sequences, bases: Bases) -> list[Measurement]:
 
     return [
         row("tokens lie in one of the subspaces", energy, ">=", ENERGY_SHARE, "share of the energy in the best of the fitted subspaces"),
-        row("subspaces are incoherent", cosine, "<=", INCOHERENCE_ATOL, "largest cosine between directions of two subspaces"),
-        row("projections add up to the identity", missing, "<=", INCOHERENCE_ATOL, "spectral norm of the difference"),
+        row("subspaces are incoherent", largest_cosine, "<=", INCOHERENCE_ATOL, "largest cosine between directions of two subspaces"),
+        row("projections add up to the identity", deviation, "<=", INCOHERENCE_ATOL, "spectral norm of the difference"),
         row(
             "the Neumann series behind attention converges",
             radius,
@@ -175,16 +176,16 @@ def _assumptions(tokens: Sequences, bases: Bases) -> list[Measurement]:
     ]
 
 
-def _sparsify(states: Tensor, bases: Bases, other: Bases, ideal: bool, generator: torch.Generator) -> Iterator[Measurement | Arrays]:
-    """Measurements and arrays of the sparse codes at each layer."""
+def _sparsify(states: Tensor, bases: Bases, random_bases: Bases, ideal: bool, generator: torch.Generator) -> Iterator[Measurement | Arrays]:
+    """Yields measurements and arrays of the sparse codes by layer."""
     flat = states.flatten(1, 2)
-    chosen = torch.randperm(flat.shape[1], generator=generator)[:MAX_CODED]
-    layers = [unit_norm(state[chosen]) for state in flat]
+    indices = torch.randperm(flat.shape[1], generator=generator)[:MAX_CODED]
+    layers = [unit_norm(state[indices]) for state in flat]
     codes = [sparse_code(layer, bases) for layer in layers]
     shares = torch.stack([nonzeros(code) for code, _, _ in codes])
-    nulls = torch.stack([nonzeros(sparse_code(layer, other)[0]) for layer in (layers[0], layers[-1])])
+    nulls = torch.stack([nonzeros(sparse_code(layer, random_bases)[0]) for layer in (layers[0], layers[-1])])
     worst = max(worst for _, _, worst in codes)
-    columns: dict[str, Any] = {"covered": ideal, "n": len(chosen), "side": "<=", "unit": "share", "source": PAPER}
+    columns: dict[str, Any] = {"covered": ideal, "n": len(indices), "side": "<=", "unit": "share", "source": PAPER}
     yield _judged(
         CODE_NONZEROS,
         float(shares[0]),
@@ -212,7 +213,7 @@ def _sparsify(states: Tensor, bases: Bases, other: Bases, ideal: bool, generator
         op="<=",
         threshold=-1 + 1e-4,
         predicted=-1,
-        n=len(chosen),
+        n=len(indices),
         source=LASSO,
         note="in units of the decrease that a step of size 1/L guarantees",
     )
@@ -227,7 +228,7 @@ def _sparsify(states: Tensor, bases: Bases, other: Bases, ideal: bool, generator
 
 
 def _cosines(states: Tensor, assigned: Int[Tensor, "m n"]) -> Arrays:
-    """Cosines between the tokens of the first sequences, sorted by subspace, before and after the exact steps."""
+    """Returns the cosines between the tokens of the first sequences, sorted by subspace, before and after the exact steps."""
     sequences = -(-MAX_PLOTTED // states.shape[2])  # rounded up
     subspace = assigned[:sequences].flatten()
     order = torch.argsort(subspace, stable=True)
@@ -257,12 +258,12 @@ def _null(value: float) -> Null:
 # the figure
 
 DASHED = (0, (4, 3))
-RATE_FLOOR = 1e-3  # smaller shares of the start are drawn at this level
+RATE_FLOOR = 1e-3  # smaller shares of the first rate are drawn at this level
 
 
 @style()
 def plot(result: Result) -> "Figure":
-    """R^c and non-zeros by layer, cosines of tokens before and after compression; if there are no arrays, a text."""
+    """Plots R^c and non-zeros by layer, and cosines of tokens before and after compression; without arrays, writes a text."""
     if "crate/rate/exact" not in result.arrays:
         return text_figure("CRATE: there was nothing to compress in these data.")
     figure, (rates, sparse, before, after) = axes(1, 4, height=2.3)
@@ -277,7 +278,7 @@ def plot(result: Result) -> "Figure":
 
 
 def rate_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
-    """R^c(Z; U) by unrolled step, as a share of its start: exact, paper's and tied residual form, guarantee and random subspaces."""
+    """Plots R^c(Z; U), relative to its first value, by step: the three forms, the guarantee of the exact steps, and random subspaces."""
     for name, label, colour, dashes in (
         ("exact", "exact", COLOURS["crate"], "-"),
         ("guaranteed", "exact, bound", COLOURS["crate"], DASHED),
@@ -295,12 +296,13 @@ def rate_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def mark_floor(ax: "Axes", floor: float, label: str) -> None:
-    """Labels the level at which curves are cut off, if any is."""
+    """Labels the level at which curves are cut off, if any curve reaches it."""
     if any(np.min(np.asarray(curve.get_ydata(), dtype=float)) <= floor for curve in ax.get_lines()):
         null_band(ax, floor, label=label)
 
 
 def _nonzero_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
+    """Plots the share of non-zeros of the sparse codes by layer."""
     shares = arrays["crate/nonzeros"]
     line(ax, range(len(shares)), shares, name="crate", label="measured")
     line(ax, (0, len(shares) - 1), arrays["crate/nonzeros/random"], name="null", label="random U", linestyle=DASHED)

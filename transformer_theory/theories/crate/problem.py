@@ -26,7 +26,7 @@ PAPER, SIGN, LASSO = Source("yu2023white"), Source("hu2024indepth"), Source("bec
 
 @converted(floats=("tokens", "bases"))
 def sparse_rate_objective(tokens: Float[Tensor, "*batch n d"], bases: Bases, *, eps: float, lam: float) -> Float[Tensor, "*batch"]:
-    r"""The objective of CRATE, :math:`R^c(Z; U_{[K]}) + \lambda \|Z\|_0 - R(Z)`, nats.
+    r"""Returns the objective of CRATE, :math:`R^c(Z; U_{[K]}) + \lambda \|Z\|_0 - R(Z)`, nats.
 
     Args:
         tokens: Z, ``[*batch, n, d]``.
@@ -34,7 +34,7 @@ def sparse_rate_objective(tokens: Float[Tensor, "*batch n d"], bases: Bases, *, 
         eps: distortion (squared inside).
         lam: price of a non-zero entry, nats.
     Returns:
-        ``[*batch]``.
+        the objective, ``[*batch]``.
     Raises:
         ValueError: shapes do not fit, values are not finite, or ``eps`` is not positive.
     """
@@ -44,22 +44,23 @@ def sparse_rate_objective(tokens: Float[Tensor, "*batch n d"], bases: Bases, *, 
 
 @converted(floats=("tokens",))
 def nonzeros(tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
-    r"""Share of entries that are not exactly zero, :math:`\|Z\|_0 / (n d)`, in [0, 1]."""
+    r"""Returns the share of entries that are not exactly zero, :math:`\|Z\|_0 / (n d)`, in [0, 1]."""
     return (tokens != 0).to(tokens.dtype).mean((-2, -1))
 
 
 def random_subspaces(K: int, d: int, p: int, *, generator: torch.Generator) -> Bases:
-    r"""K random subspaces with orthonormal bases, float64 [K, d, p]; orthogonal to one another as far as d allows.
+    r"""Draws K random subspaces with orthonormal bases, float64 [K, d, p], mutually orthogonal as far as d allows.
 
-    With K p <= d all K p columns are orthonormal; otherwise groups of floor(d / p) subspaces are.
+    If K p <= d, all K p columns are orthonormal; otherwise only the columns within each group of floor(d / p) subspaces are.
 
     Raises:
-        ValueError: not 1 <= p <= d, or K < 1.
+        ValueError: p lies outside [1, d], or K < 1.
     """
     if not (1 <= p <= d and K >= 1):
         raise ValueError(f"expected K >= 1 subspaces of dimension 1 <= p <= d, got K={K}, p={p}, d={d}")
-    size = min(K, d // p)  # subspaces in a group that fit orthogonally into d dimensions
-    frames = [torch.linalg.qr(torch.randn(d, size * p, generator=generator, dtype=torch.float64))[0] for _ in range(-(-K // size))]
+    size = min(K, d // p)  # subspaces per group: as many as fit orthogonally into d dimensions
+    groups = -(-K // size)  # rounded up
+    frames = [torch.linalg.qr(torch.randn(d, size * p, generator=generator, dtype=torch.float64))[0] for _ in range(groups)]
     return torch.cat([frame.unflatten(1, (size, p)).transpose(0, 1) for frame in frames])[:K].contiguous()
 
 
@@ -68,32 +69,33 @@ def random_subspaces(K: int, d: int, p: int, *, generator: torch.Generator) -> B
 def fit_subspaces(
     tokens: Float[Tensor, "n d"], *, K: int, p: int, generator: torch.Generator, rounds: int = 30, starts: int = 5
 ) -> tuple[Bases, Int[Tensor, " n"]]:
-    r"""K-subspaces: bases that retain most of the tokens' energy if each token is projected on its best subspace.
+    r"""Fits K subspaces that retain as much of the tokens' energy as possible if each token is projected on its best one (K-subspaces).
 
     Lloyd's algorithm alternates two steps: assign each token to argmax_k ||U_k^T z||, then replace each basis by the p leading directions
     of its group (an empty group keeps its basis). A start consists of K random tokens, each with the p tokens most aligned with it. The
-    best of several local optima is returned; it need not be the global one.
+    result is the best of several local optima, which need not be the global one.
 
     Args:
         tokens: z as rows, [n, d].
         K, p: number and dimension of the subspaces.
         generator: source of the random starts.
-        rounds: limit on the alternations of each start.
+        rounds: largest number of alternations per start.
         starts: number of starts.
     Returns:
         Orthonormal bases [K, d, p], and the index of the subspace of each token [n].
     Raises:
-        ValueError: not 1 <= p <= d, or K < 1.
+        ValueError: p lies outside [1, d], or K < 1.
     """
+    # The random bases stand in for those that _start cannot fit because there are too few tokens.
     best, best_energy, labels = (random_subspaces(K, tokens.shape[1], p, generator=generator).to(tokens), -1.0, None)
     for _ in range(starts):
-        bases, before = _start(tokens, best, generator), None
+        bases, previous = _start(tokens, best, generator), None
         for _ in range(rounds):
             # Both steps raise the retained energy and there are finitely many assignments, so the alternation ends at a fixed assignment.
             assigned = _energies(tokens, bases).argmax(-1)
-            if before is not None and torch.equal(assigned, before):
+            if previous is not None and torch.equal(assigned, previous):
                 break
-            bases, before = _refit(tokens, assigned, bases), assigned
+            bases, previous = _refit(tokens, assigned, bases), assigned
         energy, assigned = _energies(tokens, bases).max(-1)
         if float(energy.sum()) > best_energy:
             best, best_energy, labels = bases, float(energy.sum()), assigned
@@ -103,7 +105,7 @@ def fit_subspaces(
 
 @converted(floats=("bases",))
 def incoherence(bases: Bases) -> float:
-    r"""Largest cosine between directions of two subspaces, :math:`\max_{i \ne j} \|U_i^\top U_j\|_2`: 1 if they share a direction.
+    r"""Returns the largest cosine between two subspaces, :math:`\max_{i \ne j} \|U_i^\top U_j\|_2`: 1 if they share a direction.
 
     >>> from transformer_theory import crate
     >>> bases = crate.random_subspaces(3, 6, 2, generator=torch.Generator().manual_seed(0))  # three planes in six dimensions
@@ -113,7 +115,7 @@ def incoherence(bases: Bases) -> float:
     Args:
         bases: orthonormal, [K, d, p].
     Returns:
-        a number in [0, 1]; 0 for a single subspace.
+        The cosine, in [0, 1]; 0 for a single subspace.
     """
     cross = torch.linalg.matrix_norm(bases.mT[:, None] @ bases[None], 2)
     return float((cross - torch.diag(cross.diagonal())).max())
@@ -121,30 +123,32 @@ def incoherence(bases: Bases) -> float:
 
 @converted(floats=("bases",))
 def incompleteness(bases: Bases) -> float:
-    r"""Distance of the sum of the projections from the identity, :math:`\|\sum_k U_k U_k^\top - I\|_2`: 0 if complete and orthogonal."""
+    r"""Returns the distance of the sum of the projections from I, :math:`\|\sum_k U_k U_k^\top - I\|_2`: 0 if complete and orthogonal."""
     total = (bases @ bases.mT).sum(0)
     return float(torch.linalg.matrix_norm(total - torch.eye(len(total), dtype=total.dtype, device=total.device), 2))
 
 
 def _start(tokens: Tensor, bases: Tensor, generator: torch.Generator) -> Tensor:
-    """Subspaces of the tokens most aligned with K random ones; those of ``bases`` where there are too few tokens."""
+    """Returns, per random token, the subspace of the tokens most aligned with it; with fewer than K tokens ``bases`` supplies the rest."""
     K, _, p = bases.shape
     unit = unit_norm(tokens)
     seeds = torch.randperm(len(tokens), generator=generator)[:K]
-    near = (unit @ unit[seeds].T).abs().topk(min(p, len(tokens)), dim=0).indices
-    fitted = torch.stack([_leading(tokens[group], p) for group in near.T])
+    neighbours = (unit @ unit[seeds].T).abs().topk(min(p, len(tokens)), dim=0).indices
+    fitted = torch.stack([_leading(tokens[group], p) for group in neighbours.T])
     return torch.cat([fitted, bases[len(fitted) :]])
 
 
 def _energies(tokens: Tensor, bases: Tensor) -> Float[Tensor, "n K"]:
+    """Returns ||U_k^T z||^2 of every token and subspace."""
     return (tokens @ bases).square().sum(-1).T
 
 
 def _refit(tokens: Tensor, assigned: Tensor, bases: Tensor) -> Tensor:
+    """Returns the leading directions of each group of tokens; an empty group keeps its basis."""
     groups = [tokens[assigned == k] for k in range(len(bases))]
     return torch.stack([_leading(group, bases.shape[-1]) if len(group) else old for group, old in zip(groups, bases)])
 
 
 def _leading(tokens: Tensor, p: int) -> Float[Tensor, "d p"]:
-    """The p directions that carry most of the tokens' energy."""
-    return torch.linalg.eigh(tokens.mT @ tokens)[1][:, -p:]
+    """Returns the p directions that carry most of the tokens' energy."""
+    return torch.linalg.eigh(tokens.mT @ tokens)[1][:, -p:]  # eigenvalues ascend

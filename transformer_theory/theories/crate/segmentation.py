@@ -1,12 +1,12 @@
 r"""How well the attention of a network, or the principal components of its tokens, segment the objects of images with known masks.
 
-* *Attention*: the last block's attention from the class token to the patches, one map per head. Of each map the fewest patches that hold
-  a share ``MASS`` of it are selected; the head that fits an object best counts (the protocol for photographs).
-* *Principal components*: projections of the last block's patch tokens on their first components over all images, both signs, with the
-  same protocol for what exceeds the mean.
+* *Attention*: the last block's attention from the class token to the patches, one map per head. The candidate of a head consists of the
+  fewest patches that hold a share ``MASS`` of its map. For each object the best head counts (the paper's protocol for photographs).
+* *Principal components*: projections of the last block's patch tokens on their first principal components over all images. The excess of a
+  projection over its mean, in either direction, gives two maps per component; the same protocol applies to them.
 
-Candidates are compared with a mask by intersection over union at the resolution of pixels. The best of several candidates
-is better than one, so the chance level has as many: patches drawn at random, as many as each candidate has.
+Candidates are compared with a mask by intersection over union at the resolution of pixels. The best of several candidates fits better than
+a single one by chance alone. The chance level therefore has as many candidates, each with as many patches, but at random places.
 
 Source: :cite:t:`yu2023emergence`. Notation: docs/notation.md.
 """
@@ -24,8 +24,8 @@ from ...probes import NoAttention, probe
 from .layer_curves import compression_layers, converted_inputs, on_layers
 
 MASS = 0.6  # share of a map that the selected patches hold
-COMPONENTS = 2  # with both signs as many candidates as four heads
-BATCH = 256
+COMPONENTS = 2  # with both signs, as many candidates as four heads
+BATCH = 256  # images per forward pass
 
 Maps = Float[Tensor, "n candidates seq"]
 Selection = Bool[Tensor, "n candidates seq"]
@@ -37,8 +37,8 @@ class Overlap:
     """Intersection over union of candidates and objects.
 
     Attributes:
-        per_object: of the best candidate for each object, mean over objects and images.
-        foreground: of the best candidate for both objects together, mean over images.
+        per_object: value of the best candidate for each object, mean over objects and images.
+        foreground: value of the best candidate for both objects together, mean over images.
     """
 
     per_object: float
@@ -46,24 +46,26 @@ class Overlap:
 
 
 def top_mass(maps: Maps, *, mass: float = MASS) -> Selection:
-    """The fewest patches of each map that hold at least a share ``mass`` of it.
+    """Selects the fewest patches of each map that hold at least a share ``mass`` of it.
 
     Args:
-        maps: non-negative, [n, candidates, seq].
-        mass: in (0, 1).
+        maps: non-negative maps, [n, candidates, seq].
+        mass: share in (0, 1).
     Returns:
-        [n, candidates, seq]; at least one patch of each map.
+        The selection, [n, candidates, seq], with at least one patch of each map.
     Raises:
-        ValueError: a share outside (0, 1) or a negative entry.
+        ValueError: ``mass`` lies outside (0, 1), or an entry is negative or NaN.
     """
     if not 0 < mass < 1:
         raise ValueError(f"mass must lie in (0, 1), got {mass}")
     if not bool((maps >= 0).all()):
-        raise ValueError(f"maps must be non-negative numbers, got one of {float(maps.min()):.3g}; take a softmax, or what exceeds a mean")
+        smallest = float(maps.min())
+        raise ValueError(f"maps must be non-negative numbers, got {smallest:.3g}; take a softmax, or the excess over a mean")
     sorted_maps, order = maps.sort(-1, descending=True)
-    before = sorted_maps.cumsum(-1) - sorted_maps
-    inside = before < mass * sorted_maps.sum(-1, keepdim=True)
-    inside[..., 0] = True
+    # A patch belongs to the selection if the larger patches before it hold less than the required share.
+    mass_before = sorted_maps.cumsum(-1) - sorted_maps
+    inside = mass_before < mass * sorted_maps.sum(-1, keepdim=True)
+    inside[..., 0] = True  # also in a map of zeros
     return torch.zeros_like(inside).scatter(-1, order, inside)
 
 
@@ -72,9 +74,9 @@ def overlap(selection: Selection, masks: Masks) -> Overlap:
 
     Args:
         selection: patches of a square image, row by row, [n, candidates, seq].
-        masks: [n, objects, size, size]; the side is a multiple of that of the patches' grid.
+        masks: masks of the objects, [n, objects, size, size]; ``size`` is a multiple of the number of patches per side.
     Returns:
-        Overlap with two means in [0, 1]: ``per_object`` and ``foreground``.
+        The two mean overlaps, in [0, 1].
     Raises:
         ValueError: shapes do not fit, or the patches do not tile the image.
     """
@@ -91,6 +93,7 @@ def overlap(selection: Selection, masks: Masks) -> Overlap:
     pixels = pixels.flatten(-2).double()
 
     def best(objects: Tensor) -> float:
+        """Returns the overlap of the best candidate with each object, mean over objects and images."""
         truth = objects.flatten(-2).double()
         intersection = pixels @ truth.mT
         union = pixels.sum(-1)[..., None] + truth.sum(-1)[:, None] - intersection
@@ -100,16 +103,16 @@ def overlap(selection: Selection, masks: Masks) -> Overlap:
 
 
 def class_attention(model: nn.Module, inputs: Float[Tensor, "n *shape"]) -> Float[Tensor, "n heads seq"]:
-    """Attention of the class token (the first) to all other tokens in the last block, one map per head.
+    """Returns the attention of the class token (the first) to all other tokens in the last block, one map per head.
 
     Args:
         model: any network that :func:`~transformer_theory.probe` can read, with a class token in front.
-        inputs: [n, ...]; converted to its precision and device.
+        inputs: inputs of the model, [n, ...]; converted to its precision and device.
     Returns:
-        [n, heads, seq], non-negative: the weights of the patches, which sum to one with the weight of the class token itself.
+        The non-negative weights of the patches, [n, heads, seq]; together with the weight of the class token itself they sum to one.
     Raises:
         ValueError: the blocks of the network have no attention map.
-        NoAttention: no attention was seen.
+        NoAttention: the network calls no attention.
     """
     maps = []
     for batch in inputs.split(BATCH):
@@ -130,17 +133,17 @@ def class_attention(model: nn.Module, inputs: Float[Tensor, "n *shape"]) -> Floa
 
 
 def components(model: nn.Module, inputs: Float[Tensor, "n *shape"], *, count: int = COMPONENTS) -> Float[Tensor, "n count seq"]:
-    """Projections of the last block's patch tokens (all but the first) on their first principal components over all images, deviation 1.
+    """Projects the last block's patch tokens (all but the first) on their first principal components over all images.
 
     Args:
         model: a network of CRATE layers, or any that :func:`~transformer_theory.probe` can read, with a class token in front.
-        inputs: [n, ...]; converted to its precision and device.
+        inputs: inputs of the model, [n, ...]; converted to its precision and device.
         count: number of components, at most the width of the tokens.
     Returns:
-        [n, count, seq], the first component first; signs are arbitrary.
+        The projections, [n, count, seq], scaled to standard deviation 1, in the order of the components; signs are arbitrary.
     Raises:
-        ValueError: there are not so many components.
-        NoAttention: no attention was seen.
+        ValueError: ``count`` is below 1 or above the width of the tokens.
+        NoAttention: the network calls no attention.
     """
     last = _LastOutput()
     hooked = bool(compression_layers(model))
@@ -155,19 +158,19 @@ def components(model: nn.Module, inputs: Float[Tensor, "n *shape"], *, count: in
         raise ValueError(f"count must be at least 1 and at most {tokens.shape[-1]}, the width of the tokens, got {count}")
     centred = tokens - tokens.mean((0, 1))
     flat = centred.flatten(0, 1)
-    directions = torch.linalg.eigh(flat.mT @ flat)[1].flip(1)[:, :count]
+    directions = torch.linalg.eigh(flat.mT @ flat)[1].flip(1)[:, :count]  # eigenvalues ascend, so flip
     projected = centred @ directions
     return (projected / projected.std((0, 1)).clamp(min=1e-12)).transpose(1, 2)
 
 
 def exceeding(projections: Float[Tensor, "n count seq"]) -> Float[Tensor, "n candidates seq"]:
-    """What exceeds the mean of an image, in either direction, as non-negative maps: two candidates per component."""
+    """Returns the excess over the mean of each image, in either direction, as non-negative maps: two candidates per component."""
     centred = projections - projections.mean(-1, keepdim=True)
     return torch.cat([centred.relu(), (-centred).relu()], 1)
 
 
 def random_patches(selection: Selection, *, generator: torch.Generator) -> Selection:
-    """The chance level: as many patches as each candidate has, drawn at random."""
+    """Draws the chance level: per candidate, the same number of patches at random places."""
     order = torch.rand(selection.shape, generator=generator).argsort(-1)
     return selection.gather(-1, order)
 

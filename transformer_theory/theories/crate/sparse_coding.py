@@ -22,12 +22,12 @@ from ...core.validation import converted, positive
 from ...models.crate.compression import Bases
 from ...models.crate.sparsification import Code, Dictionary, Tokens, check_dictionary, curvature, ista_step
 
-STEP_RTOL = 1e-6  # relative to 1/L, so that 1/L as computed by the caller is accepted
+STEP_RTOL = 1e-6  # relative tolerance, so that 1/L as computed by the caller is accepted
 
 
 @converted(floats=("code", "tokens", "dictionary"))
 def lasso(code: Code, tokens: Tokens, dictionary: Dictionary, *, lam: float) -> Float[Tensor, "*batch"]:
-    r""":math:`F(Z) = \tfrac12\|Y - Z D^\top\|^2 + \lambda \sum Z` of a non-negative code, per batch element.
+    r"""Returns :math:`F(Z) = \tfrac12\|Y - Z D^\top\|^2 + \lambda \sum Z` of a non-negative code, per batch element.
 
     Args:
         code: Z, ``[*batch, n, m]``.
@@ -42,7 +42,7 @@ def lasso(code: Code, tokens: Tokens, dictionary: Dictionary, *, lam: float) -> 
 
 
 def largest_step(dictionary: Dictionary) -> float:
-    r""":math:`1/L = 1/\|D\|_2^2`, the longest step for which ISTA is proved to descend.
+    r"""Returns :math:`1/L = 1/\|D\|_2^2`, the longest step for which ISTA is proved to descend.
 
     Raises:
         ValueError: the dictionary is zero.
@@ -53,16 +53,16 @@ def largest_step(dictionary: Dictionary) -> float:
 @single_threaded
 @converted(floats=("tokens", "dictionary", "start"))
 def ista(tokens: Tokens, dictionary: Dictionary, *, lam: float, steps: int, eta: float | None = None, start: Code | None = None) -> Code:
-    r"""``steps`` proximal gradient steps from ``start`` (zero if None) with step size ``eta`` (1/L if None), ``[*batch, n, m]``.
+    r"""Takes ``steps`` proximal gradient steps from ``start`` (zero if None) with step size ``eta`` (1/L if None); code ``[*batch, n, m]``.
 
     Raises:
-        ValueError: shapes or dtypes do not fit, or ``eta`` exceeds 1/L, so that F might rise (:func:`largest_step`).
+        ValueError: shapes or dtypes do not fit, or ``eta`` exceeds 1/L (:func:`largest_step`), so that F may rise.
     """
     longest = largest_step(dictionary)
     if eta is not None:
         positive(eta=eta)
         if eta > longest * (1 + STEP_RTOL):
-            raise ValueError(f"eta must be at most 1/||D||^2 = {longest:.6g}, beyond which ISTA need not descend, got {eta}; leave it out")
+            raise ValueError(f"eta must be at most 1/||D||^2 = {longest:.6g}, since a longer step may raise F, got {eta}; omit it")
     code = _start(tokens, dictionary, start)
     for _ in range(steps):
         code = ista_step(code, tokens, dictionary, eta=longest if eta is None else eta, lam=lam)
@@ -71,7 +71,7 @@ def ista(tokens: Tokens, dictionary: Dictionary, *, lam: float, steps: int, eta:
 
 @dataclass(frozen=True)
 class LassoSolution:
-    r"""A code that is verified to be close to the minimiser of :func:`lasso`.
+    r"""A code that was verified to be close to the minimiser of :func:`lasso`.
 
     Attributes:
         code: Z >= 0, ``[*batch, n, m]``.
@@ -93,11 +93,12 @@ class LassoSolution:
 def fista(
     tokens: Tokens, dictionary: Dictionary, *, lam: float, tol: float = 1e-10, max_steps: int = 20_000, start: Code | None = None
 ) -> LassoSolution:
-    r"""The minimiser of the non-negative LASSO, by FISTA with restarts.
+    r"""Computes the minimiser of the non-negative LASSO, by FISTA with restarts.
 
-    Two scale-free conditions are verified for every token. Optimality: with the gradient :math:`g = D^\top(Dz - y) + \lambda` the minimiser
-    has :math:`\min(z, g/L) = 0` in every entry; the largest entry is compared with the length of the first step from zero, the largest
-    entry of :math:`|D^\top y| / L`. Objective: :func:`duality_gap` bounds F - F* and is compared with F*.
+    Two scale-free conditions are verified for every token. The first is optimality: with the gradient :math:`g = D^\top(Dz - y) + \lambda`
+    the minimiser has :math:`\min(z, g/L) = 0` in every entry. The largest absolute entry is compared with the length of the first step from
+    zero, the largest entry of :math:`|D^\top y| / L`. The second condition concerns the objective: :func:`duality_gap` bounds F - F*, and
+    this bound is compared with F*.
 
     Args:
         tokens: Y, ``[*batch, n, d]``.
@@ -108,7 +109,7 @@ def fista(
         start: initial code, ``[*batch, n, m]``; zero if None.
     Raises:
         ValueError: shapes or dtypes do not fit, or ``lam`` is not positive and finite.
-        NotConverged: a condition is not met after ``max_steps``; carries the last :class:`LassoSolution` and its residual.
+        NotConverged: a condition fails after ``max_steps``; the error carries the last :class:`LassoSolution` and its residual.
     """
     positive(lam=lam)
     L = curvature(dictionary)
@@ -119,7 +120,7 @@ def fista(
     for step in range(1, max_steps + 1):
         new = ista_step(point, tokens, dictionary, eta=1 / L, lam=lam)
         # Gradient restart (O'Donoghue and Candes): point - new is a step size times the generalised gradient. If it has a positive product
-        # with the last move, the momentum points uphill and is reset. Tokens do not interact, so each has a momentum of its own.
+        # with the last move, the momentum points uphill and is reset. Tokens do not interact, so each has its own momentum.
         uphill = ((point - new) * (new - code)).sum(-1, keepdim=True) > 0
         momentum = torch.where(uphill, 1.0, momentum)
         next_momentum = (1 + (1 + 4 * momentum**2).sqrt()) / 2
@@ -129,6 +130,7 @@ def fista(
         solution = _solution(code, tokens, dictionary, lam=lam, L=L, unit=unit, steps=step)
         if solution.residual <= tol and bool((solution.gap <= tol * (solution.objective - solution.gap)).all()):
             return solution
+    # Only for the message; a token of zeros has gap and objective 0.
     gap = float((solution.gap / solution.objective).nan_to_num(0.0).max())
     raise NotConverged(
         f"fista: residual and gap must fall to {tol:.1e}, got {solution.residual:.1e} and {gap:.1e} after {max_steps} steps; "
@@ -140,15 +142,15 @@ def fista(
 
 @converted(floats=("code", "tokens", "dictionary"))
 def duality_gap(code: Code, tokens: Tokens, dictionary: Dictionary, *, lam: float) -> Float[Tensor, "*batch n"]:
-    r"""Upper bound of F - F* of each token, >= 0: the difference of F and a value of the dual problem, ``[*batch, n]``.
+    r"""Returns an upper bound of F - F* for each token, >= 0: F minus a value of the dual problem, ``[*batch, n]``.
 
     The dual of :math:`\min_{z \ge 0} \tfrac12\|y - Dz\|^2 + \lambda 1^\top z` is to maximise
     :math:`\tfrac12\|y\|^2 - \tfrac12\|y - \theta\|^2` subject to :math:`D^\top\theta \le \lambda`. With r = y - D z the scaled residual
-    :math:`\theta = s r`, :math:`s = \min(1, \lambda / \max_j (D^\top r)_j)`, is feasible, and the distance is a sum of terms >= 0,
+    :math:`\theta = s r`, :math:`s = \min(1, \lambda / \max_j (D^\top r)_j)`, is feasible. The gap is then a sum of terms >= 0,
 
     .. math:: \tfrac12 (1 - s)^2 \|r\|^2 + \sum_j z_j (\lambda - s (D^\top r)_j),
 
-    without cancellation, and zero at the minimiser.
+    which needs no cancellation and is zero at the minimiser.
 
     Args:
         code: Z >= 0, ``[*batch, n, m]``.
@@ -165,35 +167,37 @@ def duality_gap(code: Code, tokens: Tokens, dictionary: Dictionary, *, lam: floa
 
 
 def _gap(code: Tensor, residual: Tensor, correlations: Tensor, lam: float) -> Tensor:
-    """The duality gap of a code with the residuals r and ``correlations`` D^T r."""
+    """Returns the duality gap of a code, given ``residual`` r and ``correlations`` D^T r."""
     scale = lam / correlations.amax(-1, keepdim=True).clamp(min=lam)
     slack = (lam - scale * correlations).clamp(min=0)  # rounding may leave the largest correlation slightly above lambda
     return 0.5 * (1 - scale.squeeze(-1)).square() * residual.square().sum(-1) + (code * slack).sum(-1)
 
 
 def _solution(code: Tensor, tokens: Tensor, dictionary: Tensor, *, lam: float, L: float, unit: Tensor, steps: int) -> LassoSolution:
-    """A code with its objective, duality gap and residual; ``unit`` is the length of the first step from zero."""
+    """Returns a code with its objective, duality gap and residual; ``unit`` is the length of the first step from zero."""
     difference = tokens - code @ dictionary.mT
     correlations = difference @ dictionary
     objective = 0.5 * difference.square().sum(-1) + lam * code.sum(-1)
     violation = torch.minimum(code, (lam - correlations) / L).abs().amax(-1)
-    residual = float(torch.where(violation > 0, violation / unit, 0.0).max())  # a token of zeros has the code zero and the unit zero
+    # A token of zeros has violation 0 and unit 0; the residual is then 0, not 0/0.
+    residual = float(torch.where(violation > 0, violation / unit, 0.0).max())
     return LassoSolution(code, objective, _gap(code, difference, correlations, lam), residual, steps)
 
 
 def _start(tokens: Tensor, dictionary: Tensor, start: Tensor | None) -> Tensor:
+    """Checks the shapes and returns the initial code, zero by default."""
     check_dictionary(tokens, dictionary)
     return tokens.new_zeros(*tokens.shape[:-1], dictionary.shape[1]) if start is None else start
 
 
 def signed_dictionary(bases: Bases) -> Dictionary:
-    """D = [U_1 ... U_K, -U_1 ... -U_K], [d, 2 K p]: a token of one subspace needs at most p of its atoms."""
+    """Returns D = [U_1 ... U_K, -U_1 ... -U_K], [d, 2 K p]: a token of one subspace needs at most p of its atoms."""
     columns = bases.transpose(0, 1).flatten(1)
     return torch.cat([columns, -columns], dim=1)
 
 
 def optimal_code(tokens: Float[Tensor, "n d"], bases: Bases, *, lam: float) -> Float[Tensor, "n m"]:
-    r"""The minimiser of the non-negative LASSO in D = [U, -U] for orthonormal columns U = [U_1 ... U_K], [n, 2 K p].
+    r"""Returns the minimiser of the non-negative LASSO in D = [U, -U] for orthonormal columns U = [U_1 ... U_K], [n, 2 K p].
 
     With w = U^T z the objective is a sum over coordinates, so the minimiser is :math:`\mathrm{relu}(\pm w - \lambda)`.
     """

@@ -49,7 +49,7 @@ Output = Float[Tensor, "K p d"]
 
 @converted(floats=("bases",))
 def lipschitz(bases: Bases, *, n: int, eps: float) -> float:
-    r"""L = beta ||sum_k U_k U_k^T||_2, a Lipschitz constant of the gradient of R^c (no unit).
+    r"""Returns L = beta ||sum_k U_k U_k^T||_2, a Lipschitz constant of the gradient of R^c (no unit).
 
     The function :math:`\tfrac12 \log(1 + \beta\sigma^2)` has the slope :math:`\beta\sigma/(1+\beta\sigma^2)` and a second derivative in
     :math:`[-\beta/8, \beta]`, so a spectral function of it has a :math:`\beta`-Lipschitz gradient. Composition with :math:`U_k^\top` and
@@ -65,7 +65,7 @@ def lipschitz(bases: Bases, *, n: int, eps: float) -> float:
 
 @converted(floats=("tokens", "bases"))
 def exact_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float) -> Tokens:
-    r"""Gradient descent on the rate, :math:`Z - \kappa \nabla R^c(Z; U_{[K]})`, ``[*batch, n, d]``.
+    r"""Takes a gradient step on the rate, :math:`Z - \kappa \nabla R^c(Z; U_{[K]})`, ``[*batch, n, d]``.
 
     It lowers R^c for every :math:`0 < \kappa < 2 / L`, see :func:`lipschitz`.
 
@@ -83,7 +83,7 @@ def exact_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float) -> Tok
 
 @converted(floats=("tokens", "bases"))
 def mssa(tokens: Tokens, bases: Bases, *, eps: float, scale: float = 1.0) -> Tokens:
-    r"""MSSA(Z) = beta sum_k softmax(scale W_k W_k^T) W_k U_k^T, including the factor beta, ``[*batch, n, d]``.
+    r"""Returns MSSA(Z) = beta sum_k softmax(scale W_k W_k^T) W_k U_k^T, including the factor beta, ``[*batch, n, d]``.
 
     Args:
         tokens, bases, eps: as in :func:`exact_step`.
@@ -97,7 +97,7 @@ def mssa(tokens: Tokens, bases: Bases, *, eps: float, scale: float = 1.0) -> Tok
 
 @converted(floats=("tokens", "bases"))
 def paper_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float) -> Tokens:
-    r"""The paper's compression, :math:`(1 - \kappa\beta) Z + \kappa\beta\,\mathrm{MSSA}(Z)`, ``[*batch, n, d]``.
+    r"""Takes the paper's compression step, :math:`(1 - \kappa\beta) Z + \kappa\beta\,\mathrm{MSSA}(Z)`, ``[*batch, n, d]``.
 
     Raises:
         ValueError: shapes or dtypes do not fit, or ``kappa`` or ``eps`` is not positive and finite.
@@ -109,11 +109,11 @@ def paper_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float) -> Tok
 
 @converted(floats=("tokens", "bases", "output"))
 def released_step(tokens: Tokens, bases: Bases, output: Output, bias: Float[Tensor, " d"] | float = 0.0) -> Tokens:
-    r"""The released code's compression, :math:`Z + \sum_k \mathrm{softmax}(W_k W_k^\top / \sqrt p) W_k V_k + b`, ``[*batch, n, d]``.
+    r"""Takes the released code's step, :math:`Z + \sum_k \mathrm{softmax}(W_k W_k^\top / \sqrt p) W_k V_k + b`, ``[*batch, n, d]``.
 
     Args:
         tokens, bases: as in :func:`exact_step`.
-        output: V_k, [K, p, d]; with U_k^T, as the theory has it, the step *raises* R^c (:cite:t:`hu2024indepth`).
+        output: V_k, [K, p, d]; with U_k^T, as in the theory, the step *raises* R^c (:cite:t:`hu2024indepth`).
         bias: b.
     Raises:
         ValueError: shapes or dtypes do not fit.
@@ -126,7 +126,7 @@ def released_step(tokens: Tokens, bases: Bases, output: Output, bias: Float[Tens
 
 
 def tssa_gradient(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: float) -> Tokens:
-    r"""Gradient of B(Z; U, Pi) with respect to Z at fixed memberships, ``[*batch, n, d]``, nats per unit of Z.
+    r"""Returns the gradient of B(Z; U, Pi) with respect to Z at fixed memberships, ``[*batch, n, d]``, nats per unit of Z.
 
     Args:
         tokens, bases, eps: as in :func:`exact_step`.
@@ -140,7 +140,7 @@ def tssa_gradient(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: float) 
 
 @converted(floats=("tokens", "bases"))
 def tssa_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float, temperature: Temperature = 1.0) -> Tokens:
-    r"""Compression at a cost linear in n, :math:`Z - \kappa \nabla B(Z; U, \Pi)` with the memberships of Z, ``[*batch, n, d]``.
+    r"""Compresses at a cost linear in n, :math:`Z - \kappa \nabla B(Z; U, \Pi)` with the memberships of Z, ``[*batch, n, d]``.
 
     Raises:
         ValueError: shapes or dtypes do not fit, or ``kappa`` or ``eps`` is not positive and finite.
@@ -151,7 +151,7 @@ def tssa_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float, tempera
 
 
 def variational_rate(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: float) -> Float[Tensor, "*batch"]:
-    r"""B(Z; U, Pi), the upper bound on the rate that token statistics descend, nats, ``[*batch]``. Arguments as in :func:`tssa_gradient`.
+    r"""Returns B(Z; U, Pi), the upper bound that :func:`tssa_step` lowers, nats, ``[*batch]``. Arguments as in :func:`tssa_gradient`.
 
     Raises:
         ValueError: shapes or dtypes do not fit, or ``eps`` is not positive and finite.
@@ -165,9 +165,9 @@ def variational_rate(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: floa
 
 
 def membership_rate(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: float) -> Float[Tensor, "*batch"]:
-    r"""R^c(Z; U, Pi), the rate of tokens in their subspaces, nats, ``[*batch]``. Arguments as in :func:`tssa_gradient`.
+    r"""Returns R^c(Z; U, Pi), the rate of tokens in their subspaces, nats, ``[*batch]``. Arguments as in :func:`tssa_gradient`.
 
-    If all memberships are one (and not a distribution), it equals R^c(Z; U_[K]).
+    If all memberships are one (instead of a distribution over subspaces), it equals R^c(Z; U_[K]).
 
     Raises:
         ValueError: shapes or dtypes do not fit, or ``eps`` is not positive and finite.
@@ -183,7 +183,9 @@ def membership_rate(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: float
 
 
 def added_rates(tokens: Tokens, bases: Bases, *, eps: float, context: int) -> Float[Tensor, "*batch n"]:
-    r"""r_i, the increase of the rate when token i joins the tokens before it, nats, ``[*batch, n]``; their sum is R^c if ``context`` is n.
+    r"""Returns r_i, the increase of the rate when token i joins the tokens before it, nats, ``[*batch, n]``.
+
+    The sum of the r_i is R^c if ``context`` is n.
 
     Args:
         tokens, bases, eps: as in :func:`exact_step`.
@@ -201,20 +203,20 @@ def added_rates(tokens: Tokens, bases: Bases, *, eps: float, context: int) -> Fl
 
 
 def causal_exact_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float, context: int) -> Tokens:
-    r"""Every token descends its own term r_i of the rate, :math:`z_i - \kappa \nabla_{z_i} r_i`, ``[*batch, n, d]``.
+    r"""Moves every token down the gradient of its own term r_i of the rate, :math:`z_i - \kappa \nabla_{z_i} r_i`, ``[*batch, n, d]``.
 
     Raises:
-        ValueError: as :func:`added_rates`, or ``kappa`` is not positive and finite.
+        ValueError: as in :func:`added_rates`, or ``kappa`` is not positive and finite.
     """
     positive(kappa=kappa)
     return tokens - kappa * causal_rate_gradient(tokens, bases, eps=eps, context=context)
 
 
 def causal_paper_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float, context: int) -> Tokens:
-    r"""The paper's step with a causal mask, :math:`(1 - \kappa\beta) Z + \kappa\beta\,\mathrm{MSSA}(Z)`, ``[*batch, n, d]``.
+    r"""Takes the paper's step with a causal mask, :math:`(1 - \kappa\beta) Z + \kappa\beta\,\mathrm{MSSA}(Z)`, ``[*batch, n, d]``.
 
     Raises:
-        ValueError: as :func:`added_rates`, or ``kappa`` is not positive and finite.
+        ValueError: as in :func:`added_rates`, or ``kappa`` is not positive and finite.
     """
     positive(kappa=kappa)
     check_length(tokens, context)
@@ -224,7 +226,7 @@ def causal_paper_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float,
 
 
 def causal_released_step(tokens: Tokens, bases: Bases, output: Output, bias: Float[Tensor, " d"] | float = 0.0) -> Tokens:
-    r"""The released form with a causal mask, as in the released language model, ``[*batch, n, d]``; arguments as in :func:`released_step`.
+    r"""Takes the released step with a causal mask, as in the released language model, ``[*batch, n, d]``; see :func:`released_step`.
 
     Raises:
         ValueError: shapes or dtypes do not fit.

@@ -6,12 +6,13 @@ For the tokens Z^l that layer l returns, and the subspaces U^l of its attention,
     \mathcal L = \mathrm{CE} + w \operatorname{mean}_l S_l, \qquad
     S = R^c(Z; U_{[K]}) - R(Z) + \lambda \operatorname{mean}_i \|z_i\|_1
 
-with the rates of the tokens of one image in nats, mean over images. From the paper are the quantity, its sign (smaller values go with a
-smaller generalisation gap), its place in the loss, and the option of one layer instead of all. The scales are ours and may differ: tokens
-of norm 1 and orthonormal bases, since R^c - R is unbounded below if tokens may grow and bases shrink; w, lambda and eps. The l0 norm has no
-gradient: it is measured, and the loss has the l1 norm of those tokens, between 1 and sqrt(d), instead.
+where the rates are those of the tokens of one image, in nats, averaged over images. The paper provides the quantity, its sign (smaller
+values go with a smaller generalisation gap), its place in the loss, and the option of one layer instead of all. The scales are ours and may
+differ from the paper's: w, lambda and eps, and the restriction to tokens of norm 1 and orthonormal bases. Without this restriction R^c - R
+is unbounded below, as tokens may grow and bases shrink. The l0 norm has no gradient, so it is only measured; the loss contains the l1 norm
+of the unit tokens instead, which lies between 1 and sqrt(d).
 
-The loss is a mean over images, so several processes need not gather anything. Layers are read by hooks while the model is called.
+The loss is a mean over images, so several processes need not gather anything. Hooks read the layers during the model's forward pass.
 
 Sources: :cite:t:`hu2024indepth`; :cite:t:`yu2023white` (the objective).
 """
@@ -51,35 +52,35 @@ class SparseRateReduction:
     name: ClassVar[str] = "sparse-rate-reduction"
     score: ClassVar[str] = ACCURACY
 
-    weight: float = setting(0.01, gt=0, help="w, of the sparse rate reduction beside the cross-entropy")
-    sparsity: float = setting(1.0, gt=0, help="lambda, of the l1 norm beside the rates")
+    weight: float = setting(0.01, gt=0, help="w, weight of the sparse rate reduction in the loss")
+    sparsity: float = setting(1.0, gt=0, help="lambda, weight of the l1 norm relative to the rates")
     eps: float = setting(0.5**0.5, gt=0, help="distortion, squared inside")
-    layer: int | None = field(default=None, metadata={"help": "the only layer that is regularised, from 0; all layers if omitted"})
+    layer: int | None = field(default=None, metadata={"help": "number of the only regularised layer, from 0; all layers if omitted"})
     label_smoothing: float = setting(0.1, ge=0, lt=1, help="s, the share of a label that is spread evenly over all classes")
 
     def __post_init__(self):
         check_settings(self)
         if self.layer is not None and self.layer < 0:
-            raise ValueError(f"layer must be at least 0, got {self.layer}; leave it out for the mean over all")
+            raise ValueError(f"layer must be at least 0, got {self.layer}; omit it for the mean over all layers")
 
     def network(self, name: str, sizes: Sizes) -> nn.Module:
-        """The classifier of that name, whose attention must have ``subspaces()``.
+        """Returns the classifier of that name, whose attention must have ``subspaces()``.
 
         Raises:
-            ValueError: it has not, or it has no such layer.
+            ValueError: the attention has no ``subspaces()``, or ``layer`` is not below the depth.
         """
         model = self._cross_entropy().network(name, sizes)
         if not (depth := len(compression_layers(model))):
             raise ValueError(f"the sparse rate reduction needs attention with subspaces, as in network 'crate', got {name!r}")
         if self.layer is not None and self.layer >= depth:
-            raise ValueError(f"layer must be below the depth, {depth}, got {self.layer}; leave it out for the mean over all")
+            raise ValueError(f"layer must be below the depth, {depth}, got {self.layer}; omit it for the mean over all layers")
         return model
 
     def loss(self, model: nn.Module, images: Batch, targets: Targets, gather: Gather) -> Float[Tensor, ""]:
-        """Mean over this process's images.
+        """Returns the mean loss over this process's images.
 
         Raises:
-            ValueError: targets are not shares of the classes, tokens are not finite, or no layer was seen.
+            ValueError: targets are not shares of the classes, tokens are not finite, or the hooks saw no layer.
         """
         values: list[Tensor] = []
 
@@ -91,11 +92,11 @@ class SparseRateReduction:
         with on_layers(model, add):
             loss = self._cross_entropy().loss(model, images, targets, gather)
         if not values:
-            raise ValueError("no layer was seen while the model was called; a compiled model hides them, train it without compiling")
+            raise ValueError("no layer was seen while the model was called; a compiled model hides them; train without compilation")
         return loss + self.weight * torch.stack(values).mean()
 
     def measure(self, model: nn.Module, train: Labelled, images: Labelled, batch_size: int) -> Sequence[Measurement]:
-        """Cross-entropy without smoothing and accuracy; S; per layer R^c - R, the l1 norm of a token and the share of non-zeros.
+        """Returns cross-entropy without smoothing, accuracy and S; per layer R^c - R, the l1 norm of a token and the share of non-zeros.
 
         Raises:
             ValueError: there is no image, or images and labels differ in number.
@@ -114,6 +115,8 @@ class SparseRateReduction:
         return rows
 
     def _collector(self, batches: dict[int, list[Tensor]]) -> Listener:
+        """Returns a listener that appends the three terms of each layer, [3, batch], to its list in ``batches``."""
+
         def add(number: int, layer: CompressionLayer, _: Tensor, tokens: Tensor) -> None:
             terms = (*sparse_rate_reduction(tokens, layer.block.subspaces(), eps=self.eps), nonzeros(tokens))
             batches.setdefault(number, []).append(torch.stack(terms).cpu().double())
@@ -127,19 +130,20 @@ class SparseRateReduction:
 def sparse_rate_reduction(
     tokens: Float[Tensor, "batch n d"], bases: Bases, *, eps: float
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
-    r""":math:`R^c(Z; U_{[K]}) - R(Z)`, nats, and the mean :math:`\|z_i\|_1`, of tokens scaled to norm 1 and orthonormal bases.
+    r"""Returns :math:`R^c(Z; U_{[K]}) - R(Z)`, nats, and the mean :math:`\|z_i\|_1` for tokens scaled to norm 1 and orthonormal bases.
 
     Args:
-        tokens: Z, ``[batch, n, d]``; rates are computed in float32 at least.
-        bases: U_k as columns, linearly independent, ``[K, d, p]``.
+        tokens: Z, ``[batch, n, d]``; rates are computed at least in float32.
+        bases: U_k with linearly independent columns, ``[K, d, p]``; orthonormalised inside.
         eps: distortion, > 0; squared inside.
     Returns:
-        both ``[batch]``, differentiable in tokens and bases; the first depends neither on the norms of tokens nor on the choice of bases of
-        the subspaces.
+        Two tensors ``[batch]``, differentiable with respect to tokens and bases. The first depends neither on the norms of the tokens nor
+        on the choice of bases for the subspaces.
     Raises:
         ValueError: tokens are not finite, or columns are dependent.
     """
     dtype = torch.promote_types(tokens.dtype, torch.float32)
+    # Autocast would compute the Gram matrices in half precision, too coarse for log-determinants.
     with torch.autocast(tokens.device.type, enabled=False):
         unit, frames = unit_norm(tokens.to(dtype)), orthonormalise(bases.to(dtype))
         excess = subspace_coding_rate(unit, frames, eps=eps) - coding_rate(unit, eps=eps)

@@ -1,7 +1,7 @@
 """JoMA: attention and MLP learn jointly, and attention follows from the MLP's lower layer.
 
-:mod:`.block` defines the model, its data and its forms of attention, :mod:`.dynamics` trains it, :mod:`.invariants` states what training
-conserves. :mod:`.orbit` solves the linear MLP in closed form, :mod:`.nonlinear` and :mod:`.mixture` treat the nonlinear one. :mod:`.tree`
+:mod:`.block` defines the model, its data and its forms of attention, :mod:`.dynamics` trains it, :mod:`.invariants` defines the conserved
+quantities. :mod:`.orbit` solves the linear MLP in closed form, :mod:`.nonlinear` and :mod:`.mixture` treat the nonlinear one. :mod:`.tree`
 is a binary tree of latents; :mod:`.hierarchy` and :mod:`.joint` train a network on sequences made from latents. :mod:`.claims` are the
 checkable statements, :mod:`.figures` the experiments. :mod:`.query_data` and :mod:`.on_data` apply the theory to data sets,
 :mod:`.in_networks` to trained networks.

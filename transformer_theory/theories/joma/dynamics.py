@@ -54,8 +54,8 @@ def cross_entropy(h: Hidden, targets: Int[Tensor, "*#runs n"]) -> tuple[Float[Te
         ValueError: there are more targets than units.
     """
     logs = torch.log_softmax(h, dim=-1)
-    hit = _one_hot(targets, h)
-    return -(logs * hit).sum(-1), hit - logs.exp()
+    one_hot = _one_hot(targets, h)
+    return -(logs * one_hot).sum(-1), one_hot - logs.exp()
 
 
 def squared(h: Hidden, targets: Int[Tensor, "*#runs n"]) -> tuple[Float[Tensor, "*runs n"], Hidden]:
@@ -89,8 +89,8 @@ class Model:
         attention: :class:`.Linear`, :class:`.Exponential` or :class:`.Softmax`.
         activation: ``p -> (phi(p), phi'(p))``.
         loss: ``(h, targets) -> (loss of each sample, -dL/dh)``.
-        rate_logits, rate_lower: eta_z, eta_v.
-        decay: weight decay lambda of v and a (0 in the theory).
+        rate_logits, rate_lower: learning rates eta_z and eta_v.
+        decay: weight decay lambda of v and a, 0 in the theory.
 
     Raises:
         ValueError: a rate is not positive and finite, or the decay is negative or not finite.
@@ -126,11 +126,11 @@ class Model:
         """Returns the right-hand side of the flow (see the module's docstring)."""
         b, slope, _, down = self._forward(block, contexts)
         g = down * slope
-        # a product with the indicator sums the samples of each query: E[1_m ...]
+        # A product with the indicator sums the samples of each query: E[1_m ...].
         n, indicator = len(contexts.query), torch.nn.functional.one_hot(contexts.query, contexts.queries).to(b.dtype)
-        pulled = self.attention.pull(block.logits[..., contexts.query, :], contexts.counts, b, g @ block.lower)
+        logit_gradient = self.attention.pull(block.logits[..., contexts.query, :], contexts.counts, b, g @ block.lower)
         return Block(
-            self.rate_logits / n * (indicator.mT @ pulled),
+            self.rate_logits / n * (indicator.mT @ logit_gradient),
             self.rate_lower * (g.mT @ b / n - self.decay * block.lower),
             self.rate_lower * (g.mT @ indicator / n - self.decay * block.offset),
         )
@@ -148,9 +148,9 @@ class Path:
     """Saved states of a training.
 
     Attributes:
-        times: time of the flow, or number of steps times the learning rate, of each saved state, ``[t]``.
+        times: time of each saved state, ``[t]``; in gradient descent, the number of steps times the learning rate.
         states: logits ``[t, *runs, Q, M]``, lower layer ``[t, *runs, K, M]``, offsets ``[t, *runs, K, Q]``.
-        loss: of each saved state, ``[t, *runs]``; nats for cross-entropy.
+        loss: loss of each saved state, ``[t, *runs]``; nats for cross-entropy.
     """
 
     times: Float[Tensor, " t"]
@@ -166,15 +166,15 @@ def gradient_descent(start: Block, contexts: Contexts, model: Model, *, rate: fl
     """Minimises the loss by gradient descent.
 
     Args:
-        start: the initial weights.
-        contexts: the samples.
+        start: initial weights.
+        contexts: samples.
         model: attention, activation, loss and learning rates.
         rate: learning rate; it multiplies eta_z and eta_v.
         steps: number of steps, >= 1.
         save_steps: steps after which the state is saved, in addition to 0 and ``steps``.
     Raises:
-        ValueError: no step, a rate that is not positive, or a step to save outside [0, steps].
-        NotConverged: a saved state is not finite; carries the last finite one.
+        ValueError: there is no step, the rate is not positive, or a step to save lies outside [0, steps].
+        NotConverged: a saved state is not finite; the error carries the last finite one.
     """
     return _integrate(start, contexts, model, _euler, rate, steps, save_steps)
 
@@ -183,15 +183,15 @@ def gradient_flow(start: Block, contexts: Contexts, model: Model, *, step: float
     """Integrates the gradient flow by the classical Runge-Kutta method; the error of a step is of order ``step^5``.
 
     Args:
-        start: the initial weights.
-        contexts: the samples.
+        start: initial weights.
+        contexts: samples.
         model: attention, activation, loss and learning rates.
         step: time step.
         steps: number of steps, >= 1.
         save_steps: steps after which the state is saved, in addition to 0 and ``steps``.
     Raises:
-        ValueError: no step, a step size that is not positive, or a step to save outside [0, steps].
-        NotConverged: a saved state is not finite; carries the last finite one.
+        ValueError: there is no step, the step size is not positive, or a step to save lies outside [0, steps].
+        NotConverged: a saved state is not finite; the error carries the last finite one.
     """
     return _integrate(start, contexts, model, _runge_kutta, step, steps, save_steps)
 

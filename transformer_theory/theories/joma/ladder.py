@@ -1,4 +1,4 @@
-"""The ladder of JoMA: the error of the softmax invariant as assumptions are relaxed. Its rungs are not written yet."""
+"""The ladder of JoMA: the error of the softmax invariant as assumptions are relaxed. Its rungs do not exist yet."""
 
 from ...core.ladder import Ladder
 

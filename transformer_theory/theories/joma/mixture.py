@@ -14,8 +14,8 @@ too.
 
 Hence :math:`\dot v = A(v) - c(v)\, v`. Near a critical point :math:`\mu` the paper continues with :math:`\dot v \propto \mu - v` and puts
 :math:`e^{v^2/2}` of the moving attention back. **This step is heuristic**: A and c change as fast as v does. Moreover, with a constant
-gradient and a ReLU there is in general no critical point, since :math:`v^\top \dot v = \sum_j a_j E_j[\phi(v^\top x)]` would have to vanish
-as well. The gradient must change with v for the unit to come to rest. Source: :cite:t:`tian2024joma`.
+gradient and a ReLU there is in general no critical point, because :math:`v^\top \dot v = \sum_j a_j E_j[\phi(v^\top x)]` would have to
+vanish as well. The gradient must change with v for the unit to come to rest. Source: :cite:t:`tian2024joma`.
 """
 
 import math
@@ -38,7 +38,9 @@ _WEIGHTS = torch.softmax(-_NODES.square() / 2, dim=0)
 
 @converted(float64=("affinity", "width"))
 def relu_averages(affinity: Affinity, width: Float[Tensor, ""]) -> tuple[Affinity, Affinity]:
-    r""":math:`E[\phi'(r + w \xi)]` and :math:`E[\phi'(r + w \xi) \xi]` for a ReLU and Gaussian :math:`\xi`: normal cdf and density at r/w.
+    r"""Returns :math:`E[\phi'(r + w \xi)]` and :math:`E[\phi'(r + w \xi) \xi]` for a ReLU and Gaussian :math:`\xi`.
+
+    They are the normal distribution function and density at r/w.
 
     Args:
         affinity: r, ``[C]``.
@@ -59,13 +61,13 @@ def tanh_averages(affinity: Affinity, width: Float[Tensor, ""]) -> tuple[Affinit
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """Components, and the gradient that reaches the unit from each.
+    """Components of a mixture, and the gradient that the unit receives from each.
 
     Attributes:
-        centres: ``[C, d]``.
+        centres: centres of the components, ``[C, d]``.
         pulls: a_j = E[g | j] P(j), ``[C]``.
-        spread: sigma of every coordinate, > 0.
-        averages: of the activation: :func:`relu_averages` or :func:`tanh_averages`.
+        spread: sigma, the standard deviation of every coordinate, > 0.
+        averages: means over the activation's slope, :func:`relu_averages` or :func:`tanh_averages`.
 
     Raises:
         ValueError: the numbers of pulls and centres differ, or the spread is not positive.

@@ -3,10 +3,10 @@ r"""The theory on a data set: does attention follow from the MLP's weights, as t
 The word at the query's position (by default the last) is the query, the words at the other positions are the context, and the next token is
 the class. The theory's own block is trained on the contexts of the most frequent query (:mod:`.query_data`).
 
-With exponential attention the invariant holds for any data, so it has no verdict. If other queries train the same MLP it fails; the drift
-measures by how much. With softmax attention the invariant assumes that the mean attention does not change and that a second moment
-factorises. Both assumptions are measured. Then the predicted change of the logits is compared with the measured one. The null is the change
-that is predicted from blocks that learnt shuffled next tokens. If the null passes the threshold too, the verdict is inconclusive.
+With exponential attention the invariant holds for any data, so it has no verdict. It fails if other queries train the same MLP; the drift
+measures the extent. With softmax attention the invariant assumes that the mean attention does not change and that a second moment
+factorises. Both assumptions are measured. The predicted change of the logits is then compared with the measured one. The null is the
+prediction from blocks that learnt shuffled next tokens. If the null passes the threshold too, the verdict is inconclusive.
 Source: :cite:t:`tian2024joma`.
 """
 
@@ -43,7 +43,7 @@ SOFTMAX_ERROR = "relative error of the softmax invariant"
 SOFTMAX_CORRELATION = "correlation of the softmax invariant"
 MOVING_ERROR = "relative error with the mean attention of each moment"
 DRIFT = "drift of the exponential invariant"
-MAX_ERROR, MAX_ASSUMPTION, MAX_DRIFT = 0.5, 0.1, 1e-3  # thresholds: relative error, both assumptions, share of the change of z
+MAX_ERROR, MAX_ASSUMPTION, MAX_DRIFT = 0.5, 0.1, 1e-3  # thresholds of the relative error, of both assumptions, and of the drift
 NO_CHOICE = "softmax attention has no choice in contexts of a single token"
 
 
@@ -61,8 +61,8 @@ def measure(problem: QueryData, generator: Generator) -> Iterator[Measurement | 
     """Yields the assumptions, the softmax invariant with its null, and the drift of the exponential invariant.
 
     Args:
-        problem: see :func:`read`.
-        generator: draws the subset of a large data set, the shuffles and the starts.
+        problem: result of :func:`read`.
+        generator: source of the subset of a large data set, the shuffles and the starts.
     """
     sample, units = problem.sample(generator), len(problem.classes)
     try:
@@ -81,7 +81,7 @@ def measure(problem: QueryData, generator: Generator) -> Iterator[Measurement | 
     else:
         yield from _softmax_rows(softmax, one_query=share == 1, n=n)
         arrays |= {"times": softmax.times, "true": softmax.measured, "fixed": softmax.fixed, "moving": softmax.moving}
-    # With one query the invariant holds for any data, so the drift has no verdict; with several it is not covered.
+    # With one query the invariant holds for any data, so the drift has no verdict. Several queries are not covered.
     yield _drift_row(one_query, setting="one query")
     arrays["exponential"] = torch.stack([one_query.squares, one_query.logits])
     if several is not None:
@@ -107,7 +107,7 @@ def _softmax_rows(softmax: SoftmaxRun, *, one_query: bool, n: int) -> Iterator[M
         (MOVING_ERROR, moving.error, "<=", "The part of the error that is due to the factorisation."),
     )
     for quantity, runs, op, note in rows:
-        # A perfect error is 0, a perfect correlation 1. Run 0 learnt the next tokens of the data, the others shuffled ones.
+        # A perfect error is 0, a perfect correlation is 1. Run 0 learnt the next tokens of the data, the other runs learnt shuffled ones.
         predicted, threshold = (0.0, MAX_ERROR) if op == "<=" else (1.0, 1 - MAX_ERROR)
         value, *draws = runs.tolist()
         null = Null("shuffled next tokens", tuple(draws))
@@ -199,11 +199,11 @@ def analyse(
         ids: contextual tokens in any order, without the query, ``[n, context]``.
         query_ids: the query of each sequence, ``[n]``; the most frequent one is analysed.
         next_ids: the token that follows each sequence, ``[n]``.
-        seed: of starts and shuffles, and of the subset of more than 300 sequences.
+        seed: seed of starts and shuffles, and of the subset if there are more than 300 sequences.
     Returns:
         The measurements and arrays of :func:`measure`; a single row with a reason if the sequences cannot be used.
     Raises:
-        ValueError: ids that are not integers from 0 on, lengths that differ, no sequence, or a seed that is not an integer from 0 on.
+        ValueError: an id or the seed is not an integer >= 0, lengths differ, or there is no sequence.
     """
     context, query, following, _ = sequence_ids(ids, query_ids, next_ids, None)
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:

@@ -9,10 +9,10 @@ since :math:`\int_0^v e^{-u^2/2} du = \sqrt{\pi/2}\, \operatorname{erf}(v/\sqrt2
 :math:`t^* = \sqrt{\pi/2} / \max_l |\Delta_l|`. At that time the others are at :math:`v_l = \sqrt2\, \operatorname{erf}^{-1}(\Delta_l /
 \Delta_{\max})`, and attention is on the one token.
 
-A normaliser A that all tokens and samples share, :math:`\dot v_l = \Delta_l e^{v_l^2/2} / A` with :math:`z = v^2/2` kept, leaves the orbit
-unchanged and slows the clock: :math:`dt = A\, d\tau`. Softmax attention that is trained together with the MLP does more. Each sample has
-its own normaliser, and :math:`\dot z = E[g\, b \circ (v - b^\top v)]` drives z away from :math:`v^2/2`, so v leaves the orbit (claim
-joma/softmax-leaves-the-orbit). Source: :cite:t:`tian2024joma`.
+A normaliser A that all tokens and samples share, :math:`\dot v_l = \Delta_l e^{v_l^2/2} / A` with :math:`z = v^2/2` unchanged, leaves the
+orbit unchanged and slows the clock: :math:`dt = A\, d\tau`. Softmax attention that is trained together with the MLP has a stronger effect.
+Each sample has its own normaliser, and :math:`\dot z = E[g\, b \circ (v - b^\top v)]` drives z away from :math:`v^2/2`, so v leaves the
+orbit (claim joma/softmax-leaves-the-orbit). Source: :cite:t:`tian2024joma`.
 """
 
 import math
@@ -47,7 +47,7 @@ def orbit(discriminancy: Vector, remaining: Remaining) -> Float[Tensor, "t M"]:
 
     Args:
         discriminancy: Delta, ``[M]``.
-        remaining: r in (0, 1], ``[t]``, the share of t* that remains, so that times can come close to the end.
+        remaining: share r of t* that remains, in (0, 1], ``[t]``; it resolves times close to the blow-up.
     Returns:
         v, ``[t, M]``; the leading token is near :math:`\sqrt{2 \ln(1/r)}`.
     Raises:
@@ -83,24 +83,25 @@ def progress(lower: Float[Tensor, "*batch M"], discriminancy: Vector) -> Float[T
 @single_threaded
 @converted(float64=("discriminancy", "frequency", "remaining"))
 def normalised_clock(discriminancy: Vector, frequency: Vector, remaining: Remaining, *, points: int = 4000) -> Remaining:
-    r"""Times at which the flow with normalised attention reaches the points of :func:`orbit`: :math:`t = \int A\, d\tau` with
-    :math:`A = \sum_l x_l e^{v_l^2/2}`.
+    r"""Returns the times at which the flow with normalised attention reaches the points of :func:`orbit`.
+
+    They are :math:`t = \int A\, d\tau` with :math:`A = \sum_l x_l e^{v_l^2/2}`.
 
     Args:
         discriminancy: Delta, ``[M]``.
-        frequency: x, weight of each token under uniform logits, ``[M]``, >= 0.
+        frequency: weight x of each token under uniform logits, ``[M]``, >= 0.
         remaining: r in (0, 1], ``[t]``.
         points: number of points of the trapezoidal rule in ln r, from r = 1 to the smallest r; the error falls with its square.
     Returns:
         t, ``[t]``.
     Raises:
-        ValueError: as for :func:`orbit`, an empty ``remaining``, or frequencies that are negative, not finite or all zero.
+        ValueError: see :func:`orbit`; or ``remaining`` is empty, or frequencies are negative, not finite or all zero.
     """
     if not bool(((frequency >= 0) & torch.isfinite(frequency)).all()) or not float(frequency.sum()) > 0:
         raise ValueError(f"frequency must be finite, >= 0 and not all zero, got {frequency.tolist()[:5]}")
     if not len(remaining):
         raise ValueError("remaining must hold at least one share, got none")
-    # A grows without bound near the end, where r goes to zero, but A r stays bounded. So integrate in ln r: dt = A t* dr = A t* r d ln r.
+    # A grows without bound as r goes to zero, but A r stays bounded. Therefore integrate in ln r: |dt| = A t* |dr| = A t* r |d ln r|.
     grid = torch.logspace(0, math.log10(min(float(remaining.min()), 1 - 1e-12)), points, dtype=torch.float64)
     grid = torch.cat([grid, remaining]).unique().flip(0)  # from the start to the end, with the requested r among the points
     normaliser = (frequency * torch.exp(orbit(discriminancy, grid).square() / 2)).sum(-1)

@@ -1,8 +1,8 @@
 r"""Sequences of discrete tokens as samples of the theory's block, and the block trained on them.
 
-The theory assumes that the samples of one query alone train the MLP. So the contexts of the most frequent query are one data set. A second
-one adds the contexts of other queries and violates the assumption. The block has linear units and learns the next token with cross-entropy,
-by gradient flow from a small Gaussian start. Source: :cite:t:`tian2024joma`.
+The theory assumes that the samples of one query alone train the MLP. One data set therefore contains the contexts of the most frequent
+query only. A second one adds the contexts of other queries and violates the assumption. The block has linear units and learns the next
+token with cross-entropy, by gradient flow from a small Gaussian start. Source: :cite:t:`tian2024joma`.
 """
 
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ from .dynamics import Model, gradient_flow
 from .invariants import drift, factorisation_error, fixed_mean, mean_attention, moving_mean
 
 MAX_SEQUENCES, MAX_CLASSES, MAX_TOKENS, MAX_QUERIES = 300, 20, 100, 5
-TIME_STEP, STEPS, SAVE_EVERY = 0.5, 100, 2  # of the gradient flow
+TIME_STEP, STEPS, SAVE_EVERY = 0.5, 100, 2  # time step, number of steps and saving interval of the gradient flow
 SCALE = 0.1  # standard deviation of the start
-SHUFFLES = 3  # blocks that learn shuffled next tokens
+SHUFFLES = 3  # number of blocks that learn shuffled next tokens
 RARE = -1  # id of the column that holds all tokens beyond the most frequent ones
 
 
@@ -30,7 +30,7 @@ class Sample:
 
     Attributes:
         one_query: contexts of the most frequent query, as shares of tokens.
-        all_queries: the contexts of the most frequent query, number 0, and of other queries; None if there are no other queries.
+        all_queries: contexts of the most frequent query, number 0, and of other queries. None: there are no other queries.
         token_ids: id of each column, ``[M]``; :data:`RARE` for the column that holds all rarer tokens.
     """
 
@@ -40,20 +40,20 @@ class Sample:
 
     @property
     def has_choice(self) -> bool:
-        """Whether softmax attention can move: some context of the one query holds more than one token."""
+        """Whether softmax attention can move: some context of the one query contains more than one token."""
         return bool(((self.one_query.counts > 0).sum(1) > 1).any())
 
 
 @dataclass(frozen=True, eq=False)
 class QueryData:
-    """Sequences with their most frequent queries and the next tokens that are learnt.
+    """Sequences, their most frequent queries, and the next tokens to learn.
 
     Attributes:
         context: ids of the contextual tokens, ``[n, context]``.
         query: id of the query of each sequence, ``[n]``.
         next_token: id of the token that follows each sequence, ``[n]``.
-        queries: ids of the at most five most frequent queries, most frequent first.
-        classes: ids of the at most twenty most frequent next tokens of the first of these queries.
+        queries: ids of up to five most frequent queries, most frequent first.
+        classes: ids of up to twenty most frequent next tokens of the first query.
     """
 
     context: Int[Tensor, "n context"]
@@ -71,22 +71,22 @@ class QueryData:
         """Returns at most 300 sequences with the most frequent query and at most 300 with other queries, all followed by a class.
 
         Args:
-            generator: draws a subset where there are more sequences.
+            generator: source of the subsets if there are more sequences.
         """
-        followed = torch.isin(self.next_token, self.classes)
-        masks = (self.query == self.queries[0]) & followed, torch.isin(self.query, self.queries[1:]) & followed
+        has_class = torch.isin(self.next_token, self.classes)
+        masks = (self.query == self.queries[0]) & has_class, torch.isin(self.query, self.queries[1:]) & has_class
         first, others = (subsample(mask.nonzero()[:, 0], MAX_SEQUENCES, generator) for mask in masks)
         words = most_frequent(self.context[first].flatten(), MAX_TOKENS)
         rows, n = torch.cat([first, others]), len(first)
         counts = (self.context[rows][:, :, None] == words).double().mean(1)
-        # Tokens without a column share one, so that every row still sums to one; below 1e-9 the rest is rounding.
-        rest = (1 - counts.sum(1, keepdim=True)).clamp(min=0)
-        if float(rest.sum()) > 1e-9:
-            counts, words = torch.cat([counts, rest], dim=1), torch.cat([words, torch.tensor([RARE])])
+        # Tokens without a column of their own share one, so that every row sums to one; a total below 1e-9 is rounding.
+        rare_share = (1 - counts.sum(1, keepdim=True)).clamp(min=0)
+        if float(rare_share.sum()) > 1e-9:
+            counts, words = torch.cat([counts, rare_share], dim=1), torch.cat([words, torch.tensor([RARE])])
         query = (self.query[rows][:, None] == self.queries).long().argmax(1)
         targets = (self.next_token[rows][:, None] == self.classes).long().argmax(1)
-        everything = Contexts(counts, query, targets) if len(rows) > n else None
-        return Sample(Contexts(counts[:n], query[:n], targets[:n]), everything, words)
+        all_queries = Contexts(counts, query, targets) if len(rows) > n else None
+        return Sample(Contexts(counts[:n], query[:n], targets[:n]), all_queries, words)
 
 
 def select_query(context: Int[Tensor, "n context"], query: Int[Tensor, " n"], next_token: Int[Tensor, " n"]) -> QueryData | Unsupported:
@@ -111,9 +111,9 @@ class SoftmaxRun:
     """A flow with softmax attention: run 0 learns the next tokens of the data, the others learn shuffled next tokens.
 
     Attributes:
-        times: ``[t]``.
-        measured: change of z, ``[t, runs, M]``.
-        fixed, moving: the predicted change, with the mean attention of the start and with that of each time, ``[t, runs, M]``.
+        times: times of the flow, ``[t]``.
+        measured: measured change of z, ``[t, runs, M]``.
+        fixed, moving: predicted change, with the mean attention at the start and at each time, ``[t, runs, M]``.
         shift: total variation distance between the mean attention of run 0 at the start and at the end.
         factorisation_error: share of dz/dt of run 0 that the factorisation loses, the larger of start and end.
     """
@@ -144,9 +144,9 @@ def softmax_run(contexts: Contexts, *, units: int, generator: Generator) -> Soft
     """Trains one block on the targets and three blocks on shuffled targets, all from one start.
 
     Args:
-        contexts: of one query; some context holds more than one token.
+        contexts: contexts of one query; at least one contains more than one token.
         units: K.
-        generator: draws the shuffles, then the start.
+        generator: source of the shuffles, then of the start.
     Raises:
         NotConverged: a state is not finite.
     """
@@ -172,7 +172,7 @@ def exponential_run(contexts: Contexts, *, units: int, generator: Generator) -> 
     """Trains a block with exponential attention.
 
     Args:
-        contexts: of one query or several.
+        contexts: contexts of one query or several.
         units: K.
         generator: draws the start.
     Raises:

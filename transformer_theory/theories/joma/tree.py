@@ -1,4 +1,4 @@
-r"""A binary tree of latents: how often two leaves occur together, and the task of predicting one leaf from the others.
+r"""A binary tree of latents: the co-occurrence of two leaves, and the task of predicting one leaf from the others.
 
 **The tree.** The root :math:`y_0` takes one of D values, equally likely, and is the label. Its children are binary with
 :math:`P(\text{child} = 0 \mid y_0 = k) = p_k`. Below, every node keeps its parent's value with probability :math:`(1 + \rho)/2`, the same
@@ -14,11 +14,12 @@ let the common ancestor of leaves l and m be H levels up, below the root. Then
 If the common ancestor is the root (H = L), :math:`E[s_l s_m] = \rho^{2(L-1)} E_k[(2 p_k - 1)^2]`. So near relatives occur together more
 often. This is a property of the data, not of learning.
 
-**The task.** All sequences have one query, "is leaf m present?"; the context is the other leaves that are present, the target is
+**The task.** All sequences have one query, "is leaf m present?". The context consists of the other leaves that are present; the target is
 :math:`y_m`. At first the logit of leaf l moves by its discriminancy times its frequency. On a tree whose edges are alike all leaves are
-equally frequent, so co-occurrence decides, and it falls with H. Two conditions matter. If near relatives are rarely present, they are
-learnt late: co-occurrence counts, not kinship. If attention is normalised, each leaf receives less where many near relatives are present
-too. Then far leaves predict the absence of leaf m, and attention, which follows :math:`v^2`, does not see the sign.
+equally frequent, so co-occurrence determines the order, and it falls with H. Two conditions matter. First, near relatives that are rarely
+present are learnt late, because co-occurrence matters, not kinship. Second, if attention is normalised, each leaf receives less where many
+near relatives are present too. Far leaves then predict the absence of leaf m, and attention, which follows :math:`v^2`, is blind to the
+sign.
 
 The flows of the theory imply the order. With a constant gradient :math:`\Delta_l = P(y_l = 1 \mid y_m = 1)` the sibling blows up first
 (:mod:`.orbit`); with critical points :math:`\mu_l = s\, P(y_l = 1 \mid y_m = 1)` the nonlinear flow learns leaves at speeds
@@ -42,7 +43,7 @@ class Tree:
 
     Attributes:
         zero: p_k, the probability that a child of the root is 0, for each of the D labels.
-        rho: of each level of edges below the root's children, from the top, in [-1, 1]; L - 1 of them.
+        rho: rho of each level of edges below the root's children, from the top, in [-1, 1]; L - 1 numbers.
 
     Raises:
         ValueError: a probability is outside [0, 1], a rho is outside [-1, 1], or one of the tuples is empty.
@@ -59,23 +60,23 @@ class Tree:
 
     @property
     def levels(self) -> int:
-        """L, edges from the root to a leaf."""
+        """L, the number of edges from the root to a leaf."""
         return 1 + len(self.rho)
 
     @property
     def leaves(self) -> int:
-        """2^L."""
+        """2^L, the number of leaves."""
         return 2**self.levels
 
     def kinship(self, leaf: int) -> Int[Tensor, " leaves"]:
         """Returns H of every leaf with respect to this one: 0 for itself, 1 for its sibling, ``[leaves]``.
 
         Raises:
-            ValueError: no such leaf.
+            ValueError: the leaf does not exist.
         """
         if not 0 <= leaf < self.leaves:
             raise ValueError(f"leaf must lie in [0, {self.leaves}), got {leaf}")
-        # Leaves are numbered in binary from the root down: the highest differing digit of two numbers is the level of their ancestor.
+        # The binary digits of a leaf's number are its path from the root, so the highest differing digit of two leaves gives H.
         others = torch.arange(self.leaves) ^ leaf
         return torch.tensor([int(other).bit_length() for other in others])
 
@@ -87,7 +88,7 @@ class Tree:
         """Returns E[s_l s_m] of two leaves whose common ancestor is ``up`` levels up, in [0, L].
 
         Raises:
-            ValueError: no such ancestor.
+            ValueError: the ancestor does not exist.
         """
         if not 0 <= up <= self.levels:
             raise ValueError(f"up must lie in [0, {self.levels}], the levels of the tree, got {up}")
@@ -108,7 +109,7 @@ class Tree:
         [0.724, 0.589, 0.523]
 
         Raises:
-            ValueError: no such ancestor, or no leaf is ever 1.
+            ValueError: the ancestor does not exist, or no leaf is ever 1.
         """
         mean = self.mean_sign()
         if mean >= 1:
@@ -120,9 +121,9 @@ def uniform_tree(*, rho: float, levels: int, zero: tuple[float, ...]) -> Tree:
     """Returns a tree whose edges below the root's children are alike.
 
     Args:
-        rho: an edge keeps its parent's value with probability (1 + rho) / 2.
-        levels: L, edges from the root to a leaf.
-        zero: for each label of the root, the probability that a child of the root is 0.
+        rho: correlation of an edge, which keeps its parent's value with probability (1 + rho) / 2.
+        levels: L, the number of edges from the root to a leaf.
+        zero: probability, for each label of the root, that a child of the root is 0.
     Raises:
         ValueError: see :class:`Tree`.
     """
@@ -133,12 +134,12 @@ def pair_table(tree: Tree, up: int) -> Float[Tensor, "2 2"]:
     """Computes P(y_l, y_m) of two leaves by products of transition matrices, without the formula of :meth:`Tree.cooccurrence`.
 
     Args:
-        tree: the probabilities.
+        tree: probabilities of the tree.
         up: H, in [1, L].
     Returns:
         The joint distribution, ``[2, 2]``, symmetric.
     Raises:
-        ValueError: no such ancestor.
+        ValueError: the ancestor does not exist.
     """
     if not 1 <= up <= tree.levels:
         raise ValueError(f"up must lie in [1, {tree.levels}], the levels of the tree, got {up}")
@@ -150,18 +151,18 @@ def pair_table(tree: Tree, up: int) -> Float[Tensor, "2 2"]:
     start = torch.full((1, len(zero)), 1 / len(zero), dtype=torch.float64)
     ancestor = torch.linalg.multi_dot([start, *above]) if above else start  # distribution of the common ancestor
     down = torch.linalg.multi_dot(below) if len(below) > 1 else below[0]  # ancestor -> leaf
-    return down.T @ (ancestor.T * down)  # given the ancestor the two leaves are independent and alike
+    return down.T @ (ancestor.T * down)  # given the ancestor, the two leaves are independent with the same distribution
 
 
 def sample_leaves(tree: Tree, n: int, *, generator: torch.Generator) -> Bool[Tensor, "n leaves"]:
     """Draws the tree ``n`` times, from the root down.
 
     Args:
-        tree: the probabilities.
+        tree: probabilities of the tree.
         n: number of draws, >= 1.
-        generator: draws labels and nodes.
+        generator: source of labels and nodes.
     Returns:
-        Which leaves are 1, ``[n, leaves]``. The number of binary digits of l XOR m is H of leaves l and m.
+        A mask of the leaves that are 1, ``[n, leaves]``. The number of binary digits of l XOR m is H of leaves l and m.
     Raises:
         ValueError: n is less than 1.
     """
@@ -180,7 +181,7 @@ class MaskedLeaf:
 
     Attributes:
         contexts: the leaves that are present, one query, targets 0 or 1.
-        kinship: H of every leaf of the context to the masked one, ``[M]``.
+        kinship: H of every leaf of the context with respect to the masked one, ``[M]``.
     """
 
     contexts: Contexts
@@ -196,8 +197,8 @@ def masked_leaf(tree: Tree, n: int, *, generator: torch.Generator, sibling_rate:
     """Draws sequences, hides their leaf 0 and drops empty contexts.
 
     Args:
-        tree: the probabilities.
-        n: number of sequences drawn.
+        tree: probabilities of the tree.
+        n: number of sequences to draw.
         generator: draws the sequences.
         sibling_rate: probability that a sibling which is present also enters the context; below 1 leaves are not equally frequent.
     Raises:
@@ -209,6 +210,6 @@ def masked_leaf(tree: Tree, n: int, *, generator: torch.Generator, sibling_rate:
     kinship, context = tree.kinship(0)[1:], leaves[:, 1:].double()
     present = (torch.rand(n, 1, generator=generator, dtype=torch.float64) < sibling_rate) | (kinship > 1)
     context = context * present
-    nonempty = context.sum(1) > 0
-    query = torch.zeros(int(nonempty.sum()), dtype=torch.long)
-    return MaskedLeaf(Contexts(context[nonempty], query, leaves[nonempty, 0].long()), kinship)
+    has_context = context.sum(1) > 0
+    query = torch.zeros(int(has_context.sum()), dtype=torch.long)
+    return MaskedLeaf(Contexts(context[has_context], query, leaves[has_context, 0].long()), kinship)

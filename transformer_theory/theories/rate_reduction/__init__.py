@@ -1,8 +1,9 @@
 """Rate reduction: representations that are compact within classes and spread out between them, measured in nats.
 
-:mod:`.problem` instances, :mod:`.optimum` the maximum in closed form, :mod:`.landscape` and :mod:`.spheres` critical points,
-:mod:`.redunet` the network that ascends the rate reduction, :mod:`.loss` and :mod:`.mcr2_training` training on it, :mod:`.estimators` and
-:mod:`.clustering` for scikit-learn, :mod:`.claims` checkable statements, :mod:`.on_data` and :mod:`.in_networks` measurements.
+:mod:`.problem` draws instances, :mod:`.optimum` finds the maximum in closed form, :mod:`.landscape` and :mod:`.spheres` critical points.
+:mod:`.redunet` is the network that ascends the rate reduction; :mod:`.loss` and :mod:`.mcr2_training` train networks on it.
+:mod:`.estimators` and :mod:`.clustering` follow scikit-learn, :mod:`.claims` are checkable statements, and :mod:`.on_data` and
+:mod:`.in_networks` measure data and trained networks.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Two searches for critical points of a problem with a known Hessian: ascent to a maximiser, and polishing to the nearest critical point.
+"""Searches for critical points of a problem with a known Hessian: ascent to a maximiser, and polishing to a nearby critical point.
 
 The methods are saddle-free Newton and Levenberg-Marquardt. Source of the critical points: :cite:t:`wang2024global`.
 """
@@ -14,7 +14,7 @@ from ...core.parallel import single_threaded
 
 @runtime_checkable
 class Problem(Protocol):
-    """A function of features ``[n, d]``. Under a constraint on the features, derivatives are taken along it."""
+    """A function of features ``[n, d]``. If the features are constrained, derivatives are taken along the constraint."""
 
     @property
     def unit(self) -> float:
@@ -41,7 +41,7 @@ def ascend(problem: Problem, start: Float[Tensor, "n d"], *, steps: int = 200, t
         steps: largest number of steps.
         tolerance: largest norm of the gradient, in the unit of the problem.
     Returns:
-        ``[n, d]``. The caller must check the gradient there, because the steps may run out first.
+        The last features, ``[n, d]``. The caller must check the gradient there, because the steps may run out first.
     """
     X, value = start, problem.value(start)
     for _ in range(steps):
@@ -49,20 +49,20 @@ def ascend(problem: Problem, start: Float[Tensor, "n d"], *, steps: int = 200, t
         if float(g.norm()) <= tolerance * problem.unit:
             break
         # Saddle-free Newton divides the gradient by |eigenvalue| along each eigenvector of the Hessian, so that the step points upwards
-        # even where the curvature is positive. The damping keeps steps finite along the flat directions of a maximiser (its rotations); it
-        # tends to zero with the gradient, so the convergence stays superlinear.
+        # even where the curvature is positive. The damping keeps steps finite along the flat directions of a maximiser (rotations). It
+        # tends to zero with the gradient, so the convergence is still superlinear.
         values, vectors = torch.linalg.eigh(problem.hessian(X))
-        along = vectors.mT @ g.flatten()
-        direction = (vectors @ (along / (values.abs() + 1e-3 * problem.unit * float(g.norm()) ** 0.5))).view_as(X)
+        components = vectors.mT @ g.flatten()
+        direction = (vectors @ (components / (values.abs() + 1e-3 * problem.unit * float(g.norm()) ** 0.5))).view_as(X)
         # Halve the step until the value rises. If 40 halvings do not help, the values differ by rounding only, and the gradient decides.
         for _ in range(40):
-            if (now := problem.value(moved := problem.move(X, direction))) > value:
+            if (value_there := problem.value(moved := problem.move(X, direction))) > value:
                 break
             direction = direction / 2
         else:
             break
-        X, value = moved, now
-    # Near the maximiser values are flat to rounding while the gradient still shrinks, so the last digits come from the gradient alone.
+        X, value = moved, value_there
+    # Near the maximiser the values agree to rounding while the gradient still shrinks, so the last digits come from the gradient alone.
     return polish(problem, X)
 
 
@@ -75,7 +75,7 @@ def polish(problem: Problem, start: Float[Tensor, "n d"], *, steps: int = 100, t
         steps: largest number of steps.
         tolerance: largest norm of the gradient, in the unit of the problem.
     Returns:
-        ``[n, d]``. The caller must check the gradient there: without a critical point nearby it does not vanish.
+        The last features, ``[n, d]``. The caller must check the gradient there: it does not vanish without a critical point nearby.
     """
     X, g = start, problem.gradient(start)
     for _ in range(steps):
@@ -89,11 +89,11 @@ def polish(problem: Problem, start: Float[Tensor, "n d"], *, steps: int = 100, t
         while damping < 1e12 * problem.unit:
             direction = -(vectors @ (values / (values.square() + damping) * (vectors.mT @ g.flatten()))).view_as(X)
             moved = problem.move(X, direction)
-            now = problem.gradient(moved)
-            if float(now.norm()) < size:
+            gradient_there = problem.gradient(moved)
+            if float(gradient_there.norm()) < size:
                 break
             damping *= 4
         else:
             break
-        X, g = moved, now
+        X, g = moved, gradient_there
     return X

@@ -1,4 +1,4 @@
-r"""Clustering by compression: groups are merged as long as this reduces the number of bits that code the samples group by group.
+r"""Clustering by compression. Groups are merged as long as this reduces the number of bits that code the samples group by group.
 
 Initially each sample is a group. The pair whose union most shortens
 
@@ -6,17 +6,18 @@ Initially each sample is a group. The pair whose union most shortens
     L^s = \sum_j \Big[\frac{n_j + d}{2} \log_2\det\big(I + \frac{d}{n_j \epsilon^2} S_j\big) - n_j \log_2\frac{n_j}{n}\Big],
     \quad S_j = X_j^\top X_j,
 
-is merged, until no union shortens it. The number of groups is an output; it falls with the distortion ε, whose square is about d times the
+is merged, until no union shortens it. The number of groups is an output and falls as the distortion ε grows. A suitable ε² is d times the
 variance of the noise around the groups' subspaces. Steepest descent by pairs may end in a local minimum.
 
-Cost. A group is represented by a factor :math:`T_j` of :math:`\min(n_j, r)` rows, :math:`T_j^\top T_j = S_j`, r the rank of all samples.
-With the singular vectors V and values s of the group merged last, its union with another costs one determinant of the other's rows,
+**Cost.** A group is represented by a factor :math:`T_j` of :math:`\min(n_j, r)` rows with :math:`T_j^\top T_j = S_j`; r is the rank of all
+samples. Let V and s be the singular vectors and values of the group merged last. Its union with group j then needs one determinant with the
+size of that group's factor,
 
 .. math::
     \det(I + \beta(S + S_j)) = \prod_i (1 + \beta s_i^2) \cdot \det\big(I + \beta F_j F_j^\top\big), \quad
     F_j = T_j V (I + \beta \,\mathrm{diag}(s^2))^{-1/2} V^\top + T_j (I - V V^\top),
 
-so that a merge takes :math:`O(n r \min(n_j, r))` and the whole at most :math:`O(n^2 r \min(n, r))`, with n² numbers stored.
+so that a merge takes :math:`O(n r \min(n_j, r))` operations and all merges at most :math:`O(n^2 r \min(n, r))`, with n² numbers stored.
 
 Source: :cite:t:`ma2007segmentation`.
 """
@@ -32,9 +33,11 @@ from ...core.validation import positive
 
 EXPECTED_FAILED_CHECKS = {"check_clustering": "its groups lie around means, not around subspaces through the origin"}
 
-MAX_RATIO = 1e11  # largest sample over distortion, so that singular values are rounded by less than a thousandth of the distortion
-RANK_RTOL = 1e-12  # a factor contains singular values above this share of the largest,
-RANK_ATOL = 1e-3  # and those above this share of the distortion; smaller ones do not change the coding length
+# Largest entry of a sample over the distortion: singular values are then rounded by less than a thousandth of the distortion.
+MAX_RATIO = 1e11
+# A factor contains the singular values above either limit; smaller ones do not change the coding length.
+RANK_RTOL = 1e-12  # relative to the largest singular value
+RANK_ATOL = 1e-3  # relative to the distortion
 
 
 class CodingLengthClustering(ClusterMixin, BaseEstimator):
@@ -45,8 +48,8 @@ class CodingLengthClustering(ClusterMixin, BaseEstimator):
 
     **Choosing eps.** Samples are not scaled to norm 1, and ε is a distance between a sample and its code. If the noise around the subspaces
     has standard deviation s in each of d coordinates, :math:`\epsilon = s\sqrt d`. If s is not known, fit for several ε, from a hundredth
-    of the typical norm of a sample upwards in factors of two. Far below the noise every sample is a separate group, far above it all
-    samples are one group; a number of groups that persists over several ε is meaningful.
+    of the typical norm of a sample upwards in factors of two. Far below the noise every sample is a separate group; far above it all
+    samples are one group. A number of groups that persists over several ε is meaningful.
 
     There is no ``predict``, because the criterion is the length of one code for all samples, which a new sample would change. To assign new
     samples to the groups, use :func:`~.evaluation.nearest_subspace` or ``NearestSubspaceClassifier().fit(X, clustering.labels_)``.
@@ -80,7 +83,7 @@ class CodingLengthClustering(ClusterMixin, BaseEstimator):
         while groups.merge_best():
             lengths.append(groups.length)
         self.lengths_ = np.array(lengths) / math.log(2)
-        # Number the groups by the position of their first sample; reversed, so that the first position overwrites the later ones.
+        # Number the groups by the position of their first sample. In reverse order the first position overwrites the later ones.
         first = {label: place for place, label in reversed([*enumerate(groups.labels.tolist())])}
         number = {label: place for place, label in enumerate(sorted(first, key=first.__getitem__))}
         self.labels_ = np.array([number[label] for label in groups.labels.tolist()])
@@ -92,7 +95,7 @@ class _Groups:
     """The groups, and the change of the coding length, in nats, by the union of each pair."""
 
     def __init__(self, X: Float[np.ndarray, "n d"]):
-        """Samples in units of the distortion."""
+        """Starts with one group per sample; X is in units of the distortion."""
         self.n, self.d = X.shape
         # Only inner products matter, so with fewer samples than dimensions use coordinates in the span of the samples.
         if self.n < self.d:
@@ -114,7 +117,7 @@ class _Groups:
         self.nearest = self.gains.argmin(1)
 
     def merge_best(self) -> bool:
-        """Merges the pair that shortens the code most; False if no pair does."""
+        """Merges the pair that shortens the code most; returns False if no pair shortens it."""
         rows = np.arange(self.n)
         i = int(self.gains[rows, self.nearest].argmin())
         j = int(self.nearest[i])
@@ -127,13 +130,13 @@ class _Groups:
         self.counts[i] += self.counts[j]
         self.labels[self.labels == j] = i
         sizes, directions = self._unite(i, j)
-        # Group i is now the union; group j no longer exists, and infinite gains exclude it.
+        # Group i is now the union. Infinite gains exclude group j from later merges.
         self.gains[j] = self.gains[:, j] = np.inf
         self._measure(i, sizes, directions)
         return True
 
     def _unite(self, i: int, j: int) -> tuple[Float[np.ndarray, " rank"], Float[np.ndarray, "rank r"]]:
-        """Replaces the factors of i and j by that of their union; returns its singular values and vectors."""
+        """Replaces the factors of i and j by the factor of their union; returns its singular values and vectors."""
         parts = []
         for rows, (groups, factors) in [*self.factors.items()]:
             merged = (groups == i) | (groups == j)
@@ -161,26 +164,26 @@ class _Groups:
             # and outside, where it is the identity.
             inside = factors @ directions.T
             outside = factors - inside @ directions
-            grown = 1 + scales[:, None] * sizes**2
-            inside /= np.sqrt(grown)[:, None]
+            one_plus = 1 + scales[:, None] * sizes**2
+            inside /= np.sqrt(one_plus)[:, None]
             gram = scales[:, None, None] * (inside @ inside.swapaxes(1, 2) + outside @ outside.swapaxes(1, 2))
-            united = self._length(counts, np.log(grown).sum(1) + _logdet_above_identity(gram))
-            gains[groups] = united - self.lengths[groups] - self.lengths[i]
+            union_lengths = self._length(counts, np.log(one_plus).sum(1) + _logdet_above_identity(gram))
+            gains[groups] = union_lengths - self.lengths[groups] - self.lengths[i]
         gains[i] = np.inf
         self.gains[i] = self.gains[:, i] = gains
-        # The best partner of a group changes if i is better, or if it was i or j. Only these rows are searched again: that keeps a merge
-        # linear in n for most groups.
+        # The best partner of a group changes if i is better, or if it was i or j. Searching only these rows again keeps the cost of most
+        # merges linear in n.
         closer = gains < self.gains[np.arange(self.n), self.nearest]
-        lost = ~np.isfinite(self.gains[np.arange(self.n), self.nearest]) | (self.nearest == i)
+        lost_partner = ~np.isfinite(self.gains[np.arange(self.n), self.nearest]) | (self.nearest == i)
         self.nearest[closer] = i
-        again = np.flatnonzero((lost & ~closer) | (np.arange(self.n) == i))
-        self.nearest[again] = self.gains[again].argmin(1)
+        rows = np.flatnonzero((lost_partner & ~closer) | (np.arange(self.n) == i))
+        self.nearest[rows] = self.gains[rows].argmin(1)
 
     def _scale(self, counts: np.ndarray) -> np.ndarray:
         return self.d / counts
 
     def _length(self, counts: np.ndarray, logdets: np.ndarray) -> np.ndarray:
-        """Nats for groups of these sizes, including the code of their membership."""
+        """Returns the nats of groups with these sizes, including the code of their membership."""
         return (counts + self.d) / 2 * logdets - counts * np.log(counts / self.n)
 
 

@@ -1,13 +1,13 @@
 r"""Classifiers of the rate reduction as scikit-learn estimators. Samples are directions: each is divided by its norm first.
 
-* :class:`NearestSubspaceClassifier`: the class whose principal subspace :math:`U_j` contains most of a sample, the largest
-:math:`\|xU_j\|`.
-* :class:`RateReductionClassifier`: the class whose compression of a sample is smallest, :math:`\min_j \|xC_j\|` with
+* :class:`NearestSubspaceClassifier` predicts the class whose principal subspace :math:`U_j` contains most of a sample, by the largest
+  :math:`\|xU_j\|`.
+* :class:`RateReductionClassifier` predicts the class whose compression leaves least of a sample, by the smallest :math:`\|xC_j\|` with
   :math:`C_j = \alpha_j (I + \alpha_j X_j^\top X_j)^{-1}`. It uses all directions of a class, weighted by their energy.
-* :class:`ReduNetClassifier`: the same rule after the layers of ReduNet, which are built from the training samples.
+* :class:`ReduNetClassifier` applies the same rule after the layers of ReduNet, which are built from the training samples.
 
-Defaults: ε² = 0.1 for directions, λ = 500, 100 layers, as in the published networks; subspaces of 6 dimensions. With λ = 500
-``predict_proba`` is 0 or 1 to 15 digits for most samples and does not reflect confidence: for probabilities take a smaller ``sharpness``,
+The defaults are ε² = 0.1, λ = 500 and 100 layers, as in the published networks, and subspaces of 6 dimensions. With λ = 500
+``predict_proba`` is 0 or 1 to 15 digits for most samples and does not reflect confidence. For probabilities take a smaller ``sharpness``,
 about the inverse of a typical difference of :math:`\|xC_j\|` between two classes.
 
 The last two are unsuitable for classes of very different sizes: a class with more samples spans more directions and attracts almost all new
@@ -40,9 +40,9 @@ from .redunet.construction import check_samples, check_settings
 EPS = 0.1**0.5
 SHARPNESS = 500.0  # λ of the published networks
 EXPECTED_FAILED_CHECKS = {"check_estimators_dtypes": "its samples contain zeros, which have no direction and are refused"}
-DECIMALS = 12  # norms are rounded before they are compared, so that two subspaces that contain a sample tie
+DECIMALS = 12  # norms are rounded before the comparison, so that two subspaces that both contain a sample tie
 PUBLISHED_STEP = 0.5  # η of the published networks
-MAX_LOSS = 0.05  # largest loss of training accuracy, from known to estimated memberships, without a warning
+MAX_LOSS = 0.05  # largest loss of training accuracy by the estimation of memberships that causes no warning
 
 
 class _Directions(ClassifierMixin, BaseEstimator):
@@ -51,11 +51,11 @@ class _Directions(ClassifierMixin, BaseEstimator):
     classes_: np.ndarray
 
     def _begin(self, X, y) -> tuple[Float[Tensor, "n d"], Tensor]:
-        """Directions ``[n, d]`` and indices of their classes in ``classes_``, ``[n]``."""
+        """Validates the samples; returns directions ``[n, d]`` and the indices of their classes in ``classes_``, ``[n]``."""
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
-        self.classes_, places = np.unique(y, return_inverse=True)
-        return self._unit(X), torch.from_numpy(places)
+        self.classes_, indices = np.unique(y, return_inverse=True)
+        return self._unit(X), torch.from_numpy(indices)
 
     def _directions(self, X) -> Float[Tensor, "n d"]:
         check_is_fitted(self)
@@ -76,10 +76,10 @@ class NearestSubspaceClassifier(_Directions):
     r"""The class whose principal subspace contains most of a sample: the largest :math:`\|xU_j\|`.
 
     Args:
-        rank: dimension of the subspace of each class, 6 by default, at most the rank of its samples.
+        rank: dimension of the subspace of each class, at most the rank of its samples.
 
     Attributes:
-        classes_: ``[k]``, sorted.
+        classes_: sorted classes, ``[k]``.
         subspaces_: orthonormal rows ``[r, d]`` of each class.
     """
 
@@ -93,8 +93,8 @@ class NearestSubspaceClassifier(_Directions):
             ValueError: a sample is zero or not finite, labels are not classes, or rank is below 1.
             TypeError: rank is not an integer.
         """
-        directions, places = self._begin(X, y)
-        subspaces = principal_subspaces(directions, places, rank=self.rank)
+        directions, indices = self._begin(X, y)
+        subspaces = principal_subspaces(directions, indices, rank=self.rank)
         self.subspaces_ = [subspaces[j].numpy() for j in range(len(self.classes_))]
         return self
 
@@ -115,12 +115,18 @@ class _Soft(_Directions):
     sharpness: float
 
     def predict(self, X) -> np.ndarray:
-        """Classes of samples ``[n, d]``. Raises ValueError for another width, or a sample that is zero or not finite."""
-        places = self._distances(X).argmin(1)
-        return self.classes_[places.numpy()]
+        """Predicts the classes of samples ``[n, d]``.
+
+        Raises:
+            ValueError: the width differs from that of training, or a sample is zero or not finite.
+        """
+        indices = self._distances(X).argmin(1)
+        return self.classes_[indices.numpy()]
 
     def predict_proba(self, X) -> Float[np.ndarray, "n k"]:
-        r"""Memberships :math:`\mathrm{softmax}_j(-\lambda\|xC_j\|)` ``[n, k]`` of samples ``[n, d]``, columns in the order of ``classes_``.
+        r"""Returns memberships :math:`\mathrm{softmax}_j(-\lambda\|xC_j\|)` ``[n, k]`` of samples ``[n, d]``.
+
+        Columns are in the order of ``classes_``.
 
         Raises:
             ValueError: the width differs from that of training, or a sample is zero or not finite.
@@ -135,11 +141,11 @@ class RateReductionClassifier(_Soft):
     r"""The class j with the smallest :math:`\|xC_j\|`: a layer of ReduNet without the step.
 
     Args:
-        eps: distortion ε of directions, > 0; squared inside. ε² = 0.1 by default.
-        sharpness: λ of the probabilities, > 0, 500 by default.
+        eps: distortion ε of directions, > 0; squared inside. Default: ε² = 0.1.
+        sharpness: λ of the probabilities, > 0.
 
     Attributes:
-        classes_: ``[k]``, sorted.
+        classes_: sorted classes, ``[k]``.
         layer_: E and the C_j (:class:`~.redunet.Layer`).
     """
 
@@ -152,9 +158,9 @@ class RateReductionClassifier(_Soft):
         Raises:
             ValueError: a sample is zero or not finite, labels are not classes, or eps or sharpness is not positive.
         """
-        directions, places = self._begin(X, y)
+        directions, indices = self._begin(X, y)
         check_settings(layers=1, eps=self.eps, step=1.0, sharpness=self.sharpness)
-        self.layer_ = layer(directions, places, eps=self.eps)
+        self.layer_ = layer(directions, indices, eps=self.eps)
         return self
 
     def _distances(self, X) -> Float[Tensor, "n k"]:
@@ -166,16 +172,16 @@ class ReduNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Soft
     r"""ReduNet, built from the training samples layer by layer: features by its layers, classes by the last one's :math:`\|xC_j\|`.
 
     Args:
-        layers: L, gradient steps, 100 by default.
-        step: η. By default the smaller of the published 0.5 and :func:`~.redunet.guaranteed_step`, up to which no layer lowers ΔR.
+        layers: number L of gradient steps.
+        step: step size η. None: the smaller of the published 0.5 and :func:`~.redunet.guaranteed_step`, up to which no layer lowers ΔR.
             With few samples in many dimensions longer steps scatter samples with estimated memberships, although ΔR rises at almost every
             layer.
-        eps: distortion ε, > 0; squared inside. ε² = 0.1 by default.
-        sharpness: λ of the memberships, > 0, 500 by default.
+        eps: distortion ε, > 0; squared inside. Default: ε² = 0.1.
+        sharpness: λ of the memberships, > 0.
 
     Attributes:
-        classes_: ``[k]``, sorted.
-        network_: the constructed :class:`~.redunet.ReduNet`, with ΔR of the training samples by layer, and the step size.
+        classes_: sorted classes, ``[k]``.
+        network_: constructed :class:`~.redunet.ReduNet`, with ΔR of the training samples by layer, and the step size.
 
     ``fit`` warns (scikit-learn's ``ConvergenceWarning``) if the step is longer than the guaranteed one and training accuracy is much lower
     with estimated memberships than with the labels. The rule for the default step is ours.
@@ -190,22 +196,22 @@ class ReduNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Soft
         Raises:
             ValueError: a sample is zero or not finite, labels are not classes, or a setting is not positive.
         """
-        directions, places = self._begin(X, y)
+        directions, indices = self._begin(X, y)
         check_settings(layers=self.layers, eps=self.eps, step=1.0, sharpness=self.sharpness)
         guaranteed = guaranteed_step(*directions.shape, eps=self.eps)
         step = min(PUBLISHED_STEP, guaranteed) if self.step is None else self.step
-        self.network_ = construct(directions, places, layers=self.layers, eps=self.eps, step=step, sharpness=self.sharpness)
+        self.network_ = construct(directions, indices, layers=self.layers, eps=self.eps, step=step, sharpness=self.sharpness)
         self._n_features_out = directions.shape[1]
         if step > guaranteed:
-            self._warn_if_worse(directions, places, step, guaranteed)
+            self._warn_if_worse(directions, indices, step, guaranteed)
         return self
 
-    def _warn_if_worse(self, directions: Float[Tensor, "n d"], places: Tensor, step: float, guaranteed: float) -> None:
+    def _warn_if_worse(self, directions: Float[Tensor, "n d"], indices: Tensor, step: float, guaranteed: float) -> None:
         net = self.network_
-        built, estimated = (float((net.predict(each) == places).double().mean()) for each in (net.features, net.transform(directions)))
-        if estimated < built - MAX_LOSS:
+        known, estimated = (float((net.predict(each) == indices).double().mean()) for each in (net.features, net.transform(directions)))
+        if estimated < known - MAX_LOSS:
             warnings.warn(
-                f"step {step:g} is too long for {len(places)} samples: training accuracy is {built:.3f} as built, {estimated:.3f} with "
+                f"step {step:g} is too long for {len(indices)} samples: training accuracy is {known:.3f} as built, {estimated:.3f} with "
                 f"estimated memberships; take step=None, or at most {guaranteed:.3g}",
                 ConvergenceWarning,
                 stacklevel=3,

@@ -12,23 +12,23 @@ from torch import Tensor
 
 from ...core.validation import converted, integers
 
-RANK, NEIGHBOURS = 30, 5  # of the published evaluation
+RANK, NEIGHBOURS = 30, 5  # settings of the published evaluation
 
 
 @converted(floats=("train", "test"), int64=("labels",))
 def nearest_subspace(train: Float[Tensor, "n d"], labels: Int[Tensor, " n"], test: Float[Tensor, "m d"], *, rank: int) -> Int[Tensor, " m"]:
-    """Class whose principal subspace (through the origin) contains most of a sample: the largest ``||x U_j||``.
+    """Predicts the class whose principal subspace (through the origin) contains most of a sample, by the largest ``||x U_j||``.
 
     Args:
-        train: ``[n, d]``.
-        labels: ``[n]``; classes without samples are never predicted.
-        test: ``[m, d]``.
+        train: training features, ``[n, d]``.
+        labels: their classes, ``[n]``; classes without samples are never predicted.
+        test: test features, ``[m, d]``.
         rank: dimension of each subspace, at most the number of samples of the class.
     Returns:
-        ``[m]`` classes.
+        Predicted classes, ``[m]``.
     Raises:
         ValueError: rank is below 1.
-        TypeError: rank is no integer.
+        TypeError: rank is not an integer.
     """
     bases = principal_subspaces(train, labels, rank=rank)
     inside = torch.stack([torch.linalg.vector_norm(test @ basis.mT, dim=-1) for basis in bases.values()])
@@ -39,14 +39,14 @@ def principal_subspaces(train: Float[Tensor, "n d"], labels: Int[Tensor, " n"], 
     """Returns orthonormal rows that span the principal subspace of each class: the first right singular vectors of its samples.
 
     Args:
-        train: ``[n, d]``.
-        labels: ``[n]``.
+        train: training features, ``[n, d]``.
+        labels: their classes, ``[n]``.
         rank: dimension of each subspace, at most the number of samples of the class.
     Returns:
-        ``[r, d]`` for each class with samples.
+        Rows ``[r, d]`` by class, for each class with samples.
     Raises:
         ValueError: rank is below 1.
-        TypeError: rank is no integer.
+        TypeError: rank is not an integer.
     """
     integers(rank=rank)
     return {j: torch.linalg.svd(train[labels == j], full_matrices=False).Vh[:rank] for j in labels.unique().tolist()}
@@ -57,9 +57,9 @@ class Accuracies:
     """Share of test samples that each classifier assigns to the right class.
 
     Attributes:
-        nearest_subspace: by the principal subspaces of the classes.
-        neighbours: by the nearest training samples, by cosine.
-        linear: by a linear support vector machine.
+        nearest_subspace: accuracy of the principal subspaces of the classes.
+        neighbours: accuracy of the nearest training samples, by cosine.
+        linear: accuracy of a linear support vector machine.
     """
 
     nearest_subspace: float
@@ -90,12 +90,12 @@ def accuracies(
     from sklearn.svm import LinearSVC
 
     subspaces = float((nearest_subspace(train, labels, test, rank=rank) == truth).double().mean())
-    x, y, unseen, right = (part.detach().cpu().numpy() for part in (train, labels, test, truth))
+    x, y, test_x, test_y = (part.detach().cpu().numpy() for part in (train, labels, test, truth))
     if not 1 <= neighbours <= len(x):
         raise ValueError(f"neighbours must be from 1 to the number of training samples, {len(x)}, got {neighbours}")
     nearest = KNeighborsClassifier(neighbours, metric="cosine").fit(x, y)
     linear = LinearSVC(dual="auto", random_state=0).fit(x, y)
-    return Accuracies(subspaces, *(float(model.score(unseen, right)) for model in (nearest, linear)))
+    return Accuracies(subspaces, *(float(model.score(test_x, test_y)) for model in (nearest, linear)))
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def agreement(truth: Int[np.ndarray, " n"], groups: Int[np.ndarray, " n"]) -> Ag
     """Measures the agreement of groups with classes.
 
     Args:
-        truth, groups: class and group of each sample, ``[n]``; their numbers may differ.
+        truth, groups: class and group of each sample, ``[n]``. There may be more or fewer groups than classes.
     Raises:
         ValueError: lengths differ, or there is no sample.
     """
@@ -131,8 +131,8 @@ def k_means_agreement(features: Float[Tensor, "n d"], truth: Int[Tensor, " n"], 
     """Measures the agreement of k-means (best of ten starts) with the classes; k is the number of classes.
 
     Args:
-        features: ``[n, d]``.
-        truth: ``[n]``.
+        features: features, ``[n, d]``.
+        truth: class of each sample, ``[n]``.
         seed: seed of the starts.
     """
     from sklearn.cluster import KMeans
@@ -145,9 +145,9 @@ def clustering_accuracy(truth: Int[np.ndarray, " n"], groups: Int[np.ndarray, " 
     """Returns the share of samples in the correct group under the best one-to-one naming of the groups.
 
     Args:
-        truth, groups: class and group of each sample, ``[n]``; their numbers may differ.
+        truth, groups: class and group of each sample, ``[n]``. There may be more or fewer groups than classes.
     Returns:
-        in (0, 1].
+        A share in (0, 1].
     Raises:
         ValueError: lengths differ, or there is no sample.
     """

@@ -1,4 +1,4 @@
-"""Rate reduction in trained networks: how far the features of each block separate the classes, in nats.
+"""Rate reduction in trained networks: the separation of the classes by the features of each block, in nats.
 
 Features, rates and the null distribution with permuted labels come from
 :class:`~transformer_theory.metrics.class_features.FeatureRates`; the theory adds the rate reduction as a share of its optimum.
@@ -32,7 +32,7 @@ class RateReductionMetric(FeatureRates):
     """
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """Returns the rows of each layer: none without labels, no share of the optimum if there are more classes than dimensions."""
+        """Returns the rows of each layer: none without labels, and no share of the optimum if classes outnumber dimensions."""
         rows: list[Measurement] = []
         for layer in sorted(self.samples):
             rate, within, sizes, dim = self.rates(layer)
@@ -40,8 +40,8 @@ class RateReductionMetric(FeatureRates):
             best = optimum(sizes, dim, eps=self.eps).value if sum(size > 0 for size in sizes) <= dim else 0.0
             columns: dict[str, Any] = {"layer": layer, "n": sum(sizes), "source": MCR2, "note": self.note}
 
-            def row(quantity: str, value: float, columns: dict[str, Any] = columns, **more: Any) -> Measurement:
-                return Measurement(NAME, "in network", quantity, value, **{"unit": "nats", **columns, **more})
+            def row(quantity: str, value: float, columns: dict[str, Any] = columns, **other_columns: Any) -> Measurement:
+                return Measurement(NAME, "in network", quantity, value, **{"unit": "nats", **columns, **other_columns})
 
             rows.append(row(RATE_REDUCTION, rate - within, null=Null(NULL_KIND, reductions), side=">="))
             if best > 0:

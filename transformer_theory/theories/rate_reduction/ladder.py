@@ -1,4 +1,4 @@
-"""The ladder: how far the optimum of the rate reduction extends beyond the setting of the theory. Its rungs are not written yet.
+"""The ladder: the optimum of the rate reduction beyond the setting of the theory. Its rungs do not exist yet.
 
 Source: :cite:t:`yu2020learning` (the optimum).
 """

@@ -6,8 +6,8 @@ r"""The MCR² training loss: the negative rate reduction, with a backward pass i
 
 With :math:`\gamma_1 = \gamma_2 = 1` it is -ΔR; the self-supervised runs use :math:`\gamma_1 = 20, \gamma_2 = 0.05`. ΔR is unbounded in the
 norm of the features, so the loss requires features of norm 1. The forward pass computes the gradient together with the value
-(:func:`transformer_theory.metrics.coding.gradients.rates_and_gradient`), so only the gradient and the features are stored for the backward
-pass, 2 n d numbers.
+(:func:`transformer_theory.metrics.coding.gradients.rates_and_gradient`), so only the gradient and the features, 2 n d numbers, are stored
+for the backward pass.
 
 Source: :cite:t:`yu2020learning`. Notation: docs/notation.md.
 """
@@ -52,8 +52,8 @@ class MaximalCodingRateReduction(nn.Module):
 
     Args:
         eps: distortion, > 0, squared inside; the published runs have ε² = 1/2.
-        gamma1: > 0, factor inside the determinant of the expansion.
-        gamma2: > 0, weight of the expansion.
+        gamma1: factor inside the determinant of the expansion, > 0.
+        gamma2: weight of the expansion, > 0.
     Raises:
         ValueError: a parameter is not positive and finite.
     """
@@ -64,7 +64,7 @@ class MaximalCodingRateReduction(nn.Module):
         self.eps, self.gamma1, self.gamma2 = eps, gamma1, gamma2
 
     def forward(self, features: Float[Tensor, "n d"], labels: Memberships) -> LossParts:
-        """Loss of a batch. A class without samples contributes nothing. Second derivatives exist.
+        """Computes the loss of a batch. A class without samples contributes nothing. Second derivatives exist.
 
         Autocast is switched off inside. The output of a network under autocast is bfloat16 or float16, which raises ValueError: convert it
         with ``.float()`` before it is normalised.
@@ -116,8 +116,8 @@ class _ClosedForm(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor, *_: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         features, labels, gradient = ctx.saved_tensors
-        # The stored gradient is that of gamma2 R - R^c, minus the loss. It is a constant for autograd, so with create_graph the gradient is
-        # computed anew as a function of the features.
+        # The stored gradient belongs to gamma2 R - R^c, minus the loss: hence the sign. Autograd sees it as a constant, so with
+        # create_graph the gradient is computed again as a function of the features.
         if not torch.is_grad_enabled():
             return -grad * gradient, None, None
         (direction,) = torch.autograd.grad(ctx.module._plain(features, labels)[0], features, create_graph=True)
@@ -135,18 +135,18 @@ def union_of_ranks(
     Args:
         features: features of this rank, ``[n, d]``; n may differ between ranks.
         labels: labels of this rank, ``[n]``, or memberships ``[n, k]`` (gathered without gradient).
-        group: group of ``torch.distributed``; all ranks if omitted.
+        group: group of ``torch.distributed``. None: all ranks.
     Returns:
         Features and labels of all ranks in the order of ranks, ``[sum of n, d]``.
     """
     sizes = [torch.zeros(1, dtype=torch.int64, device=features.device) for _ in range(torch.distributed.get_world_size(group))]
     torch.distributed.all_gather(sizes, torch.tensor([len(features)], device=features.device), group=group)
     counts = [int(size) for size in sizes]
-    together = _Gather.apply(features, counts, group)
-    return together, torch.cat(_gathered(labels.detach(), counts, group))  # pyright: ignore[reportReturnType]
+    all_features = _Gather.apply(features, counts, group)
+    return all_features, torch.cat(_gather_rows(labels.detach(), counts, group))  # pyright: ignore[reportReturnType]
 
 
-def _gathered(rows: Tensor, counts: list[int], group) -> list[Tensor]:
+def _gather_rows(rows: Tensor, counts: list[int], group) -> list[Tensor]:
     """Gathers the rows of every rank. all_gather needs equal shapes, so rows are padded to the largest number, then cut."""
     padded = torch.cat([rows, rows.new_zeros(max(counts) - len(rows), *rows.shape[1:])])
     parts = [torch.empty_like(padded) for _ in counts]
@@ -161,7 +161,7 @@ class _Gather(torch.autograd.Function):
     def forward(ctx, rows: Tensor, counts: list[int], group) -> Tensor:
         rank = torch.distributed.get_rank(group)
         ctx.part, ctx.ranks = slice(sum(counts[:rank]), sum(counts[: rank + 1])), len(counts)
-        return torch.cat(_gathered(rows, counts, group))
+        return torch.cat(_gather_rows(rows, counts, group))
 
     @staticmethod
     def backward(ctx, grad: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]

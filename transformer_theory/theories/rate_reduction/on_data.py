@@ -1,8 +1,8 @@
 r"""Rate reduction on labelled data: the rates of the features, and the effect of a ReduNet built from these features.
 
-The feature of a sequence is all its tokens in one vector if that has at most 128 entries; otherwise its first token if this is the query
-(a class token), otherwise the mean of its tokens. Features of more than 128 dimensions are projected on their 128 leading directions. Norms
-are 1. ReduNet is built from three quarters of each class and tested on the rest.
+The feature of a sequence is one vector with all its tokens if this has at most 128 entries. Otherwise it is the first token if that is the
+query (a class token), and else the mean of the tokens. Features of more than 128 dimensions are projected on their 128 leading directions.
+Norms are 1. ReduNet is built from three quarters of each class and tested on the rest.
 
 Source: :cite:t:`yu2020learning` (rates), :cite:t:`chan2022redunet` (ReduNet).
 """
@@ -49,12 +49,12 @@ SHARPNESS, SUBSPACE_RANK = 500.0, 6
 MAX_DIM, MAX_SAMPLES, MAX_SHOWN = 128, 2000, 150
 PERMUTATIONS = 8
 RANK_RTOL = 1e-6
-RISE_RTOL = 1e-9  # a layer lowers the rate reduction if it loses more than this share of the last one
+RISE_RTOL = 1e-9  # smallest loss that counts as a lower rate reduction, relative to the final one
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """One vector per sequence, not normalised, with the classes; ``description`` says how the vectors were made."""
+    """One vector per sequence, not normalised, with its class; ``description`` states the construction of the vectors."""
 
     vectors: Float[Tensor, "n d"]
     labels: Int[Tensor, " n"]
@@ -63,7 +63,7 @@ class Sequences:
 
 @dataclass(frozen=True)
 class Features:
-    """Features of norm 1 (or 0) with classes 0..k-1, each present."""
+    """Features of norm 1 (or 0) with classes 0..k-1; no class is empty."""
 
     vectors: Float[Tensor, "n d"]
     labels: Int[Tensor, " n"]
@@ -93,8 +93,8 @@ def features_of(sequences: Sequences, generator: Generator) -> Features:
     """Draws at most 2000 vectors and scales them to norm 1 in at most 128 dimensions; classes are renumbered without gaps."""
     vectors, labels, description = sequences.vectors, sequences.labels, sequences.description
     if len(vectors) > MAX_SAMPLES:
-        chosen = torch.randperm(len(vectors), generator=generator)[:MAX_SAMPLES]
-        vectors, labels = vectors[chosen], labels[chosen]
+        subset = torch.randperm(len(vectors), generator=generator)[:MAX_SAMPLES]
+        vectors, labels = vectors[subset], labels[subset]
     if vectors.shape[1] > MAX_DIM:
         vectors = vectors @ torch.linalg.svd(vectors, full_matrices=False).Vh[:MAX_DIM].mT
         description += f", {vectors.shape[1]} leading directions"
@@ -109,16 +109,19 @@ def depth(n: int, classes: int, dim: int) -> int:
 
 
 def short_step(n: int, dim: int) -> float:
-    r"""ReduNet's η = 0.5, or less where the operators are large: no operator's eigenvalue exceeds :math:`\alpha = d/(n\epsilon^2)`, and
-    η α <= 1/4 keeps every move well below the sphere's radius and below :func:`.guaranteed_step`."""
+    r"""Returns ReduNet's η = 0.5, or a smaller step if the operators are large.
+
+    No eigenvalue of an operator exceeds :math:`\alpha = d/(n\epsilon^2)`, so η α <= 1/4 keeps every move well below the sphere's radius.
+    The step is also below :func:`.guaranteed_step`.
+    """
     return min(0.5, 0.25 * n * EPS**2 / dim)
 
 
 def measure(problem: Sequences, generator: Generator) -> Iterator[Measurement | Arrays]:
-    """Rates of the features, then ReduNet built from three quarters of them and tested on the rest.
+    """Yields the rates of the features, then the measurements of a ReduNet built from three quarters of them.
 
     Args:
-        problem: one vector per sequence, with classes.
+        problem: one vector per sequence, with its class.
         generator: source of the subset, the split and the permutations of the labels.
     """
     features = features_of(problem, generator)
@@ -170,7 +173,7 @@ def _rates(features: Features, generator: Generator) -> Iterator[Measurement]:
     yield _on_data(CODING_RATE, rate, MCR2, scope="any data", **nats)
     yield _on_data(CLASS_CODING_RATE, within, MCR2, null=Null(NULL_KIND, tuple(draws)), side="<=", **nats)
     reductions = tuple(rate - draw for draw in draws)
-    # ΔR >= 0 for any labels, so its sign is no evidence and there is no verdict.
+    # ΔR >= 0 for any labels, so its sign is not evidence for the theory and gets no verdict.
     columns = {"predicted": 0.0, "op": ">=", "threshold": -1e-9, "null": Null(NULL_KIND, reductions), "side": ">=", **nats}
     yield _on_data(RATE_REDUCTION, rate - within, MCR2, **columns)
     best = best_value(labels, d)
@@ -242,8 +245,8 @@ def _redunet(features: Features, generator: Generator) -> Iterator[Measurement |
 
 def _with_direction(features: Features) -> Features:
     """Drops zero features, which no step on the sphere can move; classes are renumbered without gaps."""
-    kept = features.vectors.any(1)
-    return Features(features.vectors[kept], features.labels[kept].unique(return_inverse=True)[1], features.description)
+    nonzero = features.vectors.any(1)
+    return Features(features.vectors[nonzero], features.labels[nonzero].unique(return_inverse=True)[1], features.description)
 
 
 def _test_mask(labels: Tensor, generator: Generator) -> Tensor:
@@ -264,27 +267,27 @@ def _unseen(features: Features, test: Tensor, net: ReduNet) -> Iterator[Measurem
     """Yields the accuracy on the other samples before and after ReduNet, and their cosines."""
     x, y = features.vectors[~test], features.labels[~test]
     unseen, truth = features.vectors[test], features.labels[test]
-    moved = net.transform(unseen)
+    transformed = net.transform(unseen)
     hits_before = (nearest_subspace(x, y, unseen, rank=SUBSPACE_RANK) == truth).double()
-    hits_after = (nearest_subspace(net.features, y, moved, rank=SUBSPACE_RANK) == truth).double()
+    hits_after = (nearest_subspace(net.features, y, transformed, rank=SUBSPACE_RANK) == truth).double()
     before, after, n = float(hits_before.mean()), float(hits_after.mean()), len(truth)
     chance = Null("largest class", (float(torch.bincount(truth).max() / n),))
     columns = {"unit": "share", "null": chance, "side": ">=", "n": n, "split": "validation"}
     note = f"nearest subspace of {SUBSPACE_RANK} dimensions"
     yield _on_data(ACCURACY_BEFORE, before, MCR2, note=note, **columns)
     error = float((hits_after - hits_before).std()) / n**0.5 if n > 1 else 1.0
-    # Threshold: not lower than before, up to two standard errors. The theory speaks about training samples only, so this does not test it.
+    # The accuracy should not fall by more than two standard errors. The theory is about training samples only, so this does not test it.
     threshold = before - 2 * error
     verdict = judge(after, ">=", threshold, covered=False)
     judged = {"predicted": before, "op": ">=", "threshold": threshold, "verdict": verdict}
     yield _on_data(ACCURACY_AFTER, after, REDUNET, note="the theory speaks about training samples only", **judged, **columns)
-    compressed = float((net.predict(moved) == truth).double().mean())
+    compressed = float((net.predict(transformed) == truth).double().mean())
     yield _on_data(ACCURACY_COMPRESSED, compressed, REDUNET, note="the class j with the smallest ||x C_j||", **columns)
-    yield Arrays(cosines(unseen, moved, truth))
+    yield Arrays(cosines(unseen, transformed, truth))
 
 
 def cosines(before: Float[Tensor, "n d"], after: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> dict[str, np.ndarray]:
-    """Cosines between at most 150 samples sorted by class, before and after ReduNet, and their labels: arrays of :func:`plot`."""
+    """Returns the arrays of :func:`plot`: cosines between at most 150 samples before and after ReduNet, sorted by class, and labels."""
     order = torch.argsort(labels, stable=True)
     order = order[torch.linspace(0, len(labels) - 1, min(len(labels), MAX_SHOWN)).long()]
     return {

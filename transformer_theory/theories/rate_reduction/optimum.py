@@ -38,7 +38,7 @@ from ...maths.linalg import orthonormalise
 from ...metrics.coding import rate_reduction
 from .problem import check_ranks, sorted_labels
 
-RANK_RTOL = 1e-3  # smallest singular value that :func:`disorder` counts, relative to the largest of the class
+RANK_RTOL = 1e-3  # smallest singular value that `disorder` counts, relative to the largest one of the class
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def flat_reduction(sizes: Sequence[int], ranks: Sequence[int], dim: int, *, eps:
         dim: d.
         eps: distortion; squared inside.
     Returns:
-        nats per sample.
+        ΔR in nats per sample.
     Raises:
         ValueError: the ranks do not fit in the dimension or in the samples.
     """
@@ -84,11 +84,11 @@ def optimum(sizes: Sequence[int], dim: int, *, eps: float, budget: Sequence[int]
 
     Args:
         sizes: samples of each class; empty classes get rank 0.
-        dim: d, at least the number of classes with samples (each needs a direction of its own).
+        dim: d, at least the number of classes with samples, because each needs its own direction.
         eps: distortion; squared inside.
-        budget: the largest rank r_j allowed to each class, >= 1; by default as many as it has samples.
+        budget: largest rank r_j of each class, >= 1. None: its number of samples.
     Returns:
-        :class:`Optimum`. A single class has value 0.
+        The optimum; a single class has value 0.
     Raises:
         ValueError: eps is not positive, a size is not an integer >= 0, there is no sample, there are more classes than dimensions, or the
             budget is not one rank >= 1 for each class.
@@ -109,21 +109,21 @@ def optimum(sizes: Sequence[int], dim: int, *, eps: float, budget: Sequence[int]
 @lru_cache(maxsize=256)
 def _optimum(sizes: tuple[int, ...], largest: tuple[int, ...], dim: int, eps: float) -> Optimum:
     n = sum(sizes)
-    # Dynamic programming over the classes: best[b] is the largest value so far with at most b dimensions spent, choices[j][b] the rank of
+    # Dynamic programming over the classes: best[b] is the largest value so far with at most b dimensions, and choices[j][b] is the rank of
     # class j that attains it. An empty class gets rank 0, any other at least 1.
     best, choices = np.zeros(dim + 1), []
-    spent = np.arange(dim + 1)
+    budgets = np.arange(dim + 1)
     for size, rank in zip(sizes, largest):
         gains = np.concatenate([[-np.inf if size else 0.0], _gain(np.arange(1, min(rank, dim) + 1), size, n, dim, eps)])
-        rest = spent[:, None] - np.arange(len(gains))
+        rest = budgets[:, None] - np.arange(len(gains))
         values = np.where(rest >= 0, best[np.maximum(rest, 0)] + gains, -np.inf)
         choices.append(values.argmax(1))
         best = values.max(1)
-    ranks, left = [], dim
-    # Read the ranks back from the last class to the first: each choice tells how much of the budget it leaves to the classes before.
+    ranks, budget = [], dim
+    # Recover the ranks from the last class to the first: each choice reduces the budget of the classes before it.
     for choice in reversed(choices):
-        ranks.append(int(choice[left]))
-        left -= ranks[-1]
+        ranks.append(int(choice[budget]))
+        budget -= ranks[-1]
     ranks = tuple(reversed(ranks))
     rate = sum(0.5 * r * np.log1p(dim * s / (n * eps**2 * r)) for r, s in zip(ranks, sizes) if r)
     return Optimum(float(best[dim]), float(rate), ranks)
@@ -138,9 +138,10 @@ def _gain(ranks: np.ndarray, size: int, n: int, dim: int, eps: float) -> np.ndar
 def largest_rank(size: int, n: int, dim: int, *, eps: float) -> float:
     r"""Returns the rank below which the theorem's condition, :math:`\epsilon^4 < (n_j/n)\, d^2/r^2`, holds for a class.
 
-    Below it, an even spread over r dimensions lies in the concave part of :math:`f_j`, so an even spread is best among these dimensions. It
-    does not follow that all r dimensions are worth using: for 43 and 81 samples in 16 dimensions at ε = 0.648 the first class has the bound
-    22.4, but its contribution at rank 10 exceeds that at rank 14. :func:`optimum` finds the best ranks for any distortion.
+    Below this rank, an even spread over r dimensions lies in the concave part of :math:`f_j`, so it is the best spread over these
+    dimensions. It does not follow that the optimum uses all r dimensions: for 43 and 81 samples in 16 dimensions at ε = 0.648 the first
+    class has the bound 22.4, but its contribution at rank 10 exceeds that at rank 14. :func:`optimum` finds the best ranks for any
+    distortion.
 
     Returns:
         :math:`\sqrt{n_j/n}\, d/\epsilon^2`.
@@ -152,14 +153,14 @@ def largest_rank(size: int, n: int, dim: int, *, eps: float) -> float:
 def disorder(features: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> float:
     """Measures the distance from orthogonal classes with flat spectra.
 
-    The maximum of two numbers: the largest cosine of a principal angle between two classes, and the largest relative spread of a class's
-    singular values, of which those below a thousandth of the largest count as zero.
+    The distance is the maximum of two numbers: the largest cosine of a principal angle between two classes, and the largest relative spread
+    of a class's singular values. Values below a thousandth of the largest count as zero.
 
     Args:
-        features: ``[n, d]``.
-        labels: ``[n]``; no class consists of zeros only.
+        features: features, ``[n, d]``.
+        labels: classes, ``[n]``; no class consists of zeros only.
     Returns:
-        Between 0, attained at the optimum, and 1.
+        A number between 0, attained at the optimum, and 1.
     """
     worst, bases = 0.0, []
     for j in labels.unique():
@@ -178,12 +179,12 @@ def maximise(
 ) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"], float]:
     r"""Ascends ΔR with L-BFGS under the theorem's constraints :math:`\|X_j\|_F^2 = n_j` and rank :math:`X_j \le r_j`.
 
-    Each class starts in a random subspace, which it fills evenly; the subspaces overlap. Some starts end in a lower local maximum, in
-    which a class has lost a dimension: a zero singular value is stationary, and the second derivative does not raise it. Take the best of
-    several starts.
+    Each class starts in a random subspace, which it fills evenly; the subspaces overlap. Some starts end in a lower local maximum,
+    where a class has lost a dimension: a zero singular value is stationary, and the second derivative does not raise it. The caller should
+    take the best of several starts.
 
     Args:
-        sizes, ranks: n_j and r_j of each class.
+        sizes, ranks: sizes n_j and largest ranks r_j of the classes.
         dim: d.
         eps: distortion; squared inside.
         generator: source of the random start.
@@ -200,8 +201,8 @@ def maximise(
     positive(eps=eps)
     integers(steps=steps)
     labels = sorted_labels(sizes)
-    # A product of an [n_j, r_j] and a transposed [d, r_j] factor has rank r_j at most, and rescaling fixes its norm, so the ascent is
-    # unconstrained.
+    # The product of an [n_j, r_j] and a transposed [d, r_j] factor has at most rank r_j, and rescaling fixes its norm, so the ascent over
+    # the factors is unconstrained.
     shapes = [shape for n, r in zip(sizes, ranks) for shape in ((n, r), (dim, r))]
     factors = [orthonormalise(torch.randn(shape, dtype=torch.float64, generator=generator)) for shape in shapes]
     factors = [each.contiguous().requires_grad_() for each in factors]

@@ -13,14 +13,14 @@ from ...core.sources import Source
 from ...maths.linalg import orthonormalise
 from ...metrics.coding import unit_norm
 
-NAME = "rate_reduction"  # of the theory: the column of measurements and the prefix of arrays
+NAME = "rate_reduction"  # name of the theory in measurements, and prefix of arrays
 MCR2, REDUNET, LANDSCAPE, CODING_LENGTH = (
     Source(key) for key in ("yu2020learning", "chan2022redunet", "wang2024global", "ma2007segmentation")
 )
 
 
 def sorted_labels(sizes: Sequence[int]) -> Int[Tensor, " n"]:
-    """Labels of samples sorted by class, ``[n]``."""
+    """Returns the labels of samples sorted by class, ``[n]``."""
     return torch.arange(len(sizes)).repeat_interleave(torch.tensor(list(sizes)))
 
 
@@ -28,7 +28,7 @@ def check_ranks(sizes: Sequence[int], ranks: Sequence[int], dim: int) -> None:
     """Checks that classes of these ranks fit into orthogonal subspaces.
 
     Raises:
-        ValueError: there is not one rank for each class, between 1 and its samples, or their sum exceeds ``dim``.
+        ValueError: there is not one rank per class between 1 and its number of samples, or their sum exceeds ``dim``.
     """
     if len(sizes) != len(ranks) or sum(ranks) > dim or any(not 1 <= r <= n for r, n in zip(ranks, sizes)):
         raise ValueError(
@@ -42,7 +42,7 @@ def orthogonal_classes(
     """Draws features at the optimum: random orthogonal subspaces, flat spectra, squared Frobenius norm n_j in each class.
 
     Returns:
-        features ``[n, d]`` float64 sorted by class, labels ``[n]``.
+        Features ``[n, d]`` float64 sorted by class, and labels ``[n]``.
     Raises:
         ValueError: the ranks do not fit (see :func:`check_ranks`).
     """
@@ -57,14 +57,14 @@ def with_spectra(sizes: Sequence[int], spectra: Sequence[Sequence[float]], dim: 
     Args:
         sizes: samples of each class.
         spectra: non-zero squared singular values of each class; may be empty.
-        dim: d.
+        dim: dimension d.
     Raises:
-        ValueError: they do not fit into the classes or, together, into the dimension.
+        ValueError: a class has fewer samples than singular values, or all values together exceed the dimension.
     """
     ranks = [len(values) for values in spectra]
     if len(ranks) != len(sizes) or sum(ranks) > dim or any(r > n for r, n in zip(ranks, sizes)):
         raise ValueError(f"{ranks} singular values do not fit into classes of {list(sizes)} in {dim} dimensions")
-    # A random orthonormal frame of R^d is divided among the classes as right singular vectors; the left ones are drawn for each class.
+    # The classes divide a random orthonormal frame of R^d, their right singular vectors; the left ones are drawn for each class.
     frame = orthonormalise(torch.randn(dim, dim, dtype=torch.float64, generator=generator))
     parts = []
     for size, values, basis in zip(sizes, spectra, frame[:, : sum(ranks)].split(ranks, dim=1)):
@@ -79,7 +79,7 @@ def equal_moments(sizes: Sequence[int], dim: int, *, generator: torch.Generator)
     Args:
         sizes: samples of each class, each >= dim.
     Returns:
-        features ``[n, d]`` float64 sorted by class, labels ``[n]``.
+        Features ``[n, d]`` float64 sorted by class, and labels ``[n]``.
     Raises:
         ValueError: a class has fewer samples than dimensions.
     """
@@ -97,11 +97,11 @@ def gaussian_toy(
     """Draws ReduNet's toy: one class around each coordinate axis, Gaussian noise, projected to the unit sphere.
 
     Args:
-        dim: dimensions and classes (2 and 3 in the paper).
+        dim: number of dimensions and of classes (2 and 3 in the paper).
         per_class: samples of each class.
         noise: standard deviation before the projection.
     Returns:
-        features ``[dim * per_class, dim]`` float64 of norm 1 sorted by class, labels.
+        Features ``[dim * per_class, dim]`` float64 of norm 1, sorted by class, and labels.
     """
     labels = torch.arange(dim).repeat_interleave(per_class)
     centres = torch.eye(dim, dtype=torch.float64)[labels]

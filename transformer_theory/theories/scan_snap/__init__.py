@@ -1,7 +1,7 @@
 """Scan and snap: where attention goes while a one-layer model learns to predict the next token.
 
 :mod:`.problem` and :mod:`.families` define the data, :mod:`.dynamics` exact gradient descent in count form, :mod:`.flow` the exact
-population flow and those of Lemmas 3 and 4, :mod:`.closed_form`, :mod:`.gains` and :mod:`.growth` the formulas of the theorems, and
+population flow and the flows of Lemmas 3 and 4, :mod:`.closed_form`, :mod:`.gains` and :mod:`.growth` the formulas of the theorems, and
 :mod:`.claims` checkable statements. :mod:`.on_data` applies the theory to data sets, :mod:`.in_networks` to trained networks.
 """
 

@@ -44,7 +44,7 @@ class Continuations:
     Attributes:
         keys: m V + n of each pair (m, n), increasing, ``[pairs]``.
         conditional: P(l | m, n), rows sum to one, float64, ``[pairs, V]``.
-        distinctness: distinctness of each word for the pair's query, ``[pairs, V]``; NaN if the word never occurs or the query has one pair.
+        distinctness: distinctness of each word for the pair's query, ``[pairs, V]``; NaN for absent words and for queries with one pair.
         frequency: P(l) in the whole text, ``[V]``.
     """
 
@@ -120,7 +120,7 @@ class AttendedWords(Metric):
         ranks: stable rank of W_QK, ``[heads]`` by layer and first head.
 
     Raises:
-        ValueError: in ``update``, if no labels were set.
+        ValueError: no labels were set before ``update``.
     """
 
     kinds = ("attention",)

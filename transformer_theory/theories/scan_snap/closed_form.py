@@ -156,8 +156,8 @@ def exact_common_logit(t: Float[Tensor, "*times"], *, classes: int, eta_y: float
 
     All classes are alike. With M = K the gap A between a class's logit and another's obeys :math:`\dot A = \eta_Y (1 - E) \alpha_o`, so
     that :math:`A = K h((1 - E_0) t/K)`, and :math:`\dot z = -\eta_Z (K - 1) E \alpha_o A`. This is of first order in :math:`E = E_0
-    e^{2z}`; Theorem 4 is of second order. The formula neglects the gain of the distinct tokens, which changes z by about 1 % for ten classes
-    with :math:`E_0 = .02`, and by 9 % with :math:`E_0 = .33`. This law is not in the paper.
+    e^{2z}`; Theorem 4 is of second order. The formula neglects the gain of the distinct tokens: for ten classes this changes z by about
+    1 % with :math:`E_0 = .02`, and by 9 % with :math:`E_0 = .33`. This law is not in the paper.
 
     Args:
         overlap: :math:`E_0`, in (0, 1).

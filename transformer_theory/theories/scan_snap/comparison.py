@@ -1,8 +1,8 @@
 r"""Predictions for the sequences of one query, compared with gradient descent on them.
 
-*Predicted* from counts, by distinctness alone and by each of the four dynamics: distinct tokens gain attention, common ones lose it; and
-scanning ends at :math:`t_0' = K \ln M / \eta_Y`. *Measured*: the change of each logit in training on the same sequences. The null is
-training on shuffled next tokens.
+Distinctness alone, and each of the four dynamics, predict from counts which tokens gain attention and which lose it. Theorem 1 predicts
+that scanning ends at :math:`t_0' = K \ln M / \eta_Y`. The measured quantity is the change of each logit in training on the same sequences.
+The null is training on shuffled next tokens.
 
 Orders of tokens are compared by Goodman and Kruskal's rank correlation, which ignores ties. Source: :cite:t:`tian2023scan`.
 """
@@ -27,9 +27,9 @@ from .query_data import QueryData, TokenGroups, distinctness, token_groups
 
 NAME, PAPER = "scan_snap", "tian2023scan"
 SHUFFLED = "shuffled next tokens"  # kind of the null
-MAX_TOKENS = 200  # the most frequent tokens, whose order is compared
-MIN_RATE_RATIO = 10.0  # eta_Y / eta_Z from which the decoder counts as much faster than attention
-LISTED_TOKENS = 5  # at each end of a printed order
+MAX_TOKENS = 200  # number of the most frequent tokens whose order is compared
+MIN_RATE_RATIO = 10.0  # smallest eta_Y / eta_Z for which the decoder counts as much faster than attention
+LISTED_TOKENS = 5  # number of tokens at each end of a printed order
 LEVEL = 0.05  # share of random orders that may reach a significant correlation
 MIN_DRAWS, MAX_DRAWS, MAX_PAIRS = 200, 2000, 2_000_000  # random orders, and pairs of tokens in all of them together
 
@@ -46,13 +46,13 @@ def rank_correlation(a: Float[Tensor, " S"], b: Float[Tensor, "*runs S"]) -> Flo
     """Returns Goodman and Kruskal's rank correlation: concordant minus discordant pairs, divided by their sum, without tied pairs.
 
     Args:
-        a: ``[S]``.
+        a: vector, ``[S]``.
         b: one vector per run, ``[*runs, S]``.
     Returns:
         A number in [-1, 1] per run; NaN if every pair is tied.
     """
     first, second = torch.triu_indices(len(a), len(a), 1)
-    differ = a[first] != a[second]  # drop pairs that are tied in a before the product over runs: distinctness has many of them
+    differ = a[first] != a[second]  # drop pairs tied in a before the product over runs: distinctness has many ties
     first, second = first[differ], second[differ]
     order = torch.sign(a[first] - a[second]) * torch.sign(b[..., first] - b[..., second])
     return order.sum(-1) / order.abs().sum(-1)
@@ -61,8 +61,8 @@ def rank_correlation(a: Float[Tensor, " S"], b: Float[Tensor, "*runs S"]) -> Flo
 def chance_level(a: Float[Tensor, " S"], b: Float[Tensor, " S"], generator: Generator) -> float:
     """Returns the smallest rank correlation that at most 5 % of random orders reach, from 200 to 2000 draws.
 
-    With few or tied tokens more than 5 % of the orders can reach the largest correlation: with one common token among S the best order has
-    probability 1/S. Then no correlation is significant.
+    The number of draws is 200 for many tokens and 2000 for few. With few or tied tokens more than 5 % of the orders can reach the largest
+    correlation: with one common token among S the best order has probability 1/S. Then no correlation is significant.
 
     Args:
         a, b: the two vectors, ``[S]``; b is permuted.
@@ -98,7 +98,7 @@ class RankCorrelation:
     @property
     def threshold(self) -> float:
         """The chance level, or just above the mean of the null if that is larger; NaN if no value would be significant."""
-        above_null = math.nextafter(self.null.mean, math.inf)  # the mean itself is what shuffled next tokens reach
+        above_null = math.nextafter(self.null.mean, math.inf)  # the mean itself is not better than shuffled next tokens
         threshold = above_null if above_null > self.chance else self.chance
         return threshold if threshold <= 1 else math.nan
 
@@ -124,7 +124,7 @@ class Match:
         dynamics: name of the dynamics.
         order: rank correlation of predicted and measured change of the logits.
         error: Euclidean distance of predicted and measured change, divided by the norm of the measured change.
-        null: the error for shuffled next tokens.
+        null: the same error in trainings on shuffled next tokens.
         half_way: predicted step by which attention has made half of its movement.
     """
 
@@ -137,7 +137,7 @@ class Match:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """The sequences of one query: predictions, training, and how far they agree.
+    """Predictions for the sequences of one query, the training on them, and the agreement of both.
 
     Attributes:
         data: the sequences as counts.
@@ -145,8 +145,8 @@ class Comparison:
         predictions: logits by the four dynamics at the recorded steps.
         runs: exact gradient descent.
         by_distinctness: rank correlation of the tokens' distinctness and the change of their logits.
-        by_held_out: the same with distinctness counted on the held-out sequences; None if they have fewer than two classes or tokens.
-        matches: one for each of the dynamics that predict every token.
+        by_held_out: the same with distinctness on the held-out sequences. None: they have fewer than two classes or tokens.
+        matches: comparisons of the dynamics that predict every token.
         redrawn_error: relative error of the exact flow on sequences of the same length drawn from P(l | n), which is due to the finite
             length alone; NaN if there is no exact flow.
     """
@@ -251,14 +251,14 @@ class Comparison:
     def modified_decoder(self) -> float:
         """Relative size of the term that Lemma 3 drops from the decoder's gradient, f_n minus its dual vector: the largest over classes."""
         f = self.data.classes.features()
-        # the pseudo-inverse is the dual basis if the features are independent, and exists if they are not
+        # The pseudo-inverse is the dual basis if the features are independent, and still exists if they are not.
         return float(torch.linalg.vector_norm(f - torch.linalg.pinv(f).T, dim=1).max())
 
     def order(self, dynamics: str) -> Int[Tensor, " S"]:
         """Returns the ids of the tokens by the predicted change of their logits, largest gain first.
 
         Args:
-            dynamics: name of the dynamics of one of :attr:`matches`.
+            dynamics: dynamics of one of :attr:`matches`.
         Raises:
             ValueError: there is no such prediction, or it describes a single token only.
         """
@@ -305,7 +305,7 @@ class Comparison:
 def compare(
     data: QueryData, predicted: tuple[Prediction, ...], runs: MinimalRuns, *, eta_y: float, eta_z: float, generator: Generator
 ) -> Comparison:
-    """Compares the orders of the most frequent tokens, and the sizes of the changes of all tokens; the generator draws chance levels."""
+    """Compares the order of the most frequent tokens and the size of the changes of all tokens; the generator draws chance levels."""
     top = data.frequency.argsort(descending=True, stable=True)[:MAX_TOKENS]
     change, steps = runs.change, runs.path.steps.double()
     by_distinctness = correlate(data.distinctness[top], change[:, top], generator)
@@ -330,10 +330,10 @@ def _correlate_held_out(data: QueryData, change: Tensor, top: Tensor, generator:
     """Returns the rank correlation with distinctness on the held-out sequences, for the tokens that occur in them."""
     if data.held_out is None:
         return None
-    present = data.held_out.target.unique()
-    conditional = estimate_conditional(data.held_out.counts, data.held_out.target, data.classes.classes)[present]
+    classes_present = data.held_out.target.unique()
+    conditional = estimate_conditional(data.held_out.counts, data.held_out.target, data.classes.classes)[classes_present]
     top = top[conditional.sum(0)[top] > 0]
-    if len(present) < 2 or len(top) < 2:
+    if len(classes_present) < 2 or len(top) < 2:
         return None
     return correlate(distinctness(conditional[:, top]), change[:, top], generator)
 

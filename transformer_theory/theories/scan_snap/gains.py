@@ -75,7 +75,7 @@ def relative_gains(classes: SequenceClasses, logits: Float[Tensor, "t Q S"], *, 
     log_ratio = 2 * (P[n, first].log() - P[n, second].log())
     z = logits[:, classes.query[n]]  # [t, pairs, S]
     change, other = (z.gather(2, token[None, :, None].expand(len(z), -1, 1))[..., 0] for token in (first, second))
-    # Compute r = e^{ln log_ratio} - 1 by expm1: gains of nearly equal tokens are small differences of numbers near 1.
+    # Compute r = e^{log_ratio} - 1 by expm1: gains of nearly equal tokens are small differences of numbers near 1.
     start = torch.expm1(log_ratio)
     return RelativeGains(pairs, start, torch.expm1(log_ratio + 2 * (change - other)), start * torch.exp(2 * change))
 

@@ -1,8 +1,8 @@
 r"""The quantities of scan-and-snap in a trained network: how sharp each head's attention is, and whether it still moves.
 
-*Sharpness* is :math:`1 - H(a) / \log T`, a mean over queries and sequences; it grows while attention is scanned. Its null is untrained
+*Sharpness* is :math:`1 - H(a) / \log T`, a mean over queries and sequences. It grows while attention is scanned. Its null is untrained
 networks. The *overlap with the previous map* is the cosine between the head's mean attention map and its mean map in the previous
-measurement, both minus uniform attention; it approaches 1 when attention has snapped. Its null is the cosine with the previous maps of the
+measurement, both minus uniform attention. It approaches 1 when attention has snapped. Its null is the cosine with the previous maps of the
 layer's other heads. Source: :cite:t:`tian2023scan`.
 """
 
@@ -22,12 +22,12 @@ from ...metrics.attention import sharpness
 SHARPNESS = "sharpness"
 OVERLAP = "overlap with the previous map"
 NAME, SOURCE = "scan_snap", Source("tian2023scan")
-MIN_ROW_SUM = 0.5  # rows of weights with a smaller sum are not distributions
+MIN_ROW_SUM = 0.5  # a row of weights with a smaller sum is not a distribution
 DIRECTION_ATOL = 1e-6  # Frobenius norm of a map minus uniform attention below which its direction is undefined
 
 
 class ScanAndSnap(Metric):
-    """Sharpness of every head, and the overlap of its mean attention map with that of the previous measurement.
+    """Sharpness of every head, and the overlap of its mean attention map with its map in the previous measurement.
 
     Queries whose weights are not a distribution over allowed keys (no allowed key, or not finite) are omitted. With a mask, T in the
     sharpness is the number of allowed keys. :meth:`reset` keeps the previous map.
@@ -35,8 +35,8 @@ class ScanAndSnap(Metric):
     Rows per layer and head: "sharpness", and from the second measurement on "overlap with the previous map", unless a map is uniform.
 
     Attributes:
-        sums: per place, ``[heads, q, k + 2]``: the summed attention map, the number of sequences in which each query was counted, and the
-            summed sharpness of each query.
+        sums: tensors ``[heads, q, k + 2]`` per place: the sum of the attention maps, the number of sequences in which each query was
+            counted, and the sum of each query's sharpness.
         previous: mean maps of the previous measurement, ``[heads, q, k]`` per place.
     """
 
@@ -55,7 +55,7 @@ class ScanAndSnap(Metric):
         total = weights.sum(-1, keepdim=True)
         valid = torch.isfinite(total) & (total > MIN_ROW_SUM)
         if not bool(valid.all()):
-            # `sharpness` refuses rows that are not distributions. Put their weight on one allowed key here; `counted` drops them below.
+            # `sharpness` refuses rows that are not distributions. Put their weight on one allowed key here; `counted` removes them below.
             placeholder = torch.zeros_like(weights)
             placeholder[..., 0] = 1.0
             weights = torch.where(valid, weights, placeholder)
@@ -67,10 +67,10 @@ class ScanAndSnap(Metric):
         self.add((activations.layer, activations.first_head), torch.cat([part.double() for part in parts], dim=-1))
 
     def add(self, place: Place, sums: Tensor) -> None:
-        """Adds sums of a place.
+        """Adds the sums of a place.
 
         Raises:
-            ValueError: the shape differs from that of the earlier sums.
+            ValueError: the shape differs from the shape of the earlier sums.
         """
         if place in self.sums and self.sums[place].shape != sums.shape:
             before, after = ([*shape[:-1], shape[-1] - 2] for shape in (self.sums[place].shape, sums.shape))

@@ -1,4 +1,4 @@
-"""The ladder of scan-and-snap; its rungs are not written yet."""
+"""The ladder of scan-and-snap. Its rungs do not exist yet."""
 
 from ...core.ladder import Ladder
 from .comparison import SHUFFLED

@@ -1,11 +1,11 @@
-r"""The theory's one-layer model, trained by exact gradient descent on given sequences, and copies that learn shuffled next tokens.
+r"""The theory's one-layer model, trained by exact gradient descent on the data, and copies that learn shuffled next tokens.
 
-The copies are the null: every number is measured in them too. Held-out sequences tell generalisation from memorisation.
+The copies are the null: every quantity is measured in them too. Held-out sequences separate generalisation from memorisation.
 
-The flows describe infinitely long sequences. Which length suffices depends on the classes, the rates and the number of steps, so it is
-measured (:func:`redrawn_error`). Sequences of the same number, length and next tokens are drawn from the counted :math:`P(l | n)` and
-learnt with the same rates and steps. On them the theory can fail only because they are finite. If the exact flow is wrong on the *redrawn*
-sequences, its error on the data is no evidence against the theory. Source of the model: :cite:t:`tian2023scan`.
+The flows describe infinitely long sequences. The sufficient length depends on the classes, the rates and the number of steps, so the effect
+of the length is measured (:func:`redrawn_error`). Sequences of the same number, length and next tokens are drawn from the counted
+:math:`P(l | n)` and learnt with the same rates and steps. On them the theory can fail only because they are finite. If the exact flow is
+wrong on the *redrawn* sequences, its error on the data is no evidence against the theory. Source of the model: :cite:t:`tian2023scan`.
 """
 
 import math
@@ -23,9 +23,9 @@ from .problem import CountedSequences
 from .query_data import QueryData
 
 BATCH, SHUFFLES = 128, 3
-MIN_STEPS, MAX_STEPS = 50, 1000  # of a training whose number of steps is not given
-BUDGET = 1e9  # multiplications that such a training may cost
-RECORDED_STEPS = 50  # steps at which the logits are recorded
+MIN_STEPS, MAX_STEPS = 50, 1000  # range of the default number of steps
+BUDGET = 1e9  # largest number of multiplications of a training with the default number of steps
+RECORDED_STEPS = 50  # number of steps at which the logits are recorded
 REDRAWN_SETS = 2  # sets of redrawn sequences, each as large as the data
 
 
@@ -36,9 +36,9 @@ class MinimalRuns:
     Attributes:
         path: logits over the steps, losses, and the final state.
         accuracy: share of the training sequences whose (possibly shuffled) next token the run predicts, ``[runs]``.
-        held_out: share of the held-out sequences whose true next token the run predicts, ``[runs]``; empty if nothing is held out.
+        held_out: share of the held-out sequences whose true next token the run predicts, ``[runs]``; empty without held-out sequences.
         sharpness: 1 - H / log T of attention over the T positions, mean over the training sequences, ``[runs]``.
-        shuffled: next tokens of the runs after the first, ``[runs - 1, n]``.
+        shuffled: next tokens of the other runs, ``[runs - 1, n]``.
     """
 
     path: Trajectory
@@ -66,7 +66,7 @@ class MinimalRuns:
 def affordable_steps(data: QueryData) -> int:
     """Returns the number of steps that a billion multiplications allow, between 50 and 1000."""
     n, S, K = len(data.counted.target), data.classes.tokens, data.classes.classes
-    # a step multiplies a batch of counts [batch, S] by the decoder [S, K + 1], in each run
+    # A step multiplies a batch of counts [batch, S] by the decoder [S, K + 1], in each run.
     return int(min(MAX_STEPS, max(MIN_STEPS, BUDGET / ((1 + SHUFFLES) * min(BATCH, n) * S * (K + 1)))))
 
 
@@ -116,6 +116,8 @@ def _sharpness(attended: Float[Tensor, "runs n S"], counts: Float[Tensor, "n S"]
 def redrawn_error(data: QueryData, flow: Prediction, runs: MinimalRuns, *, eta_y: float, eta_z: float, generator: Generator) -> float:
     """Returns the relative error of a flow on sequences redrawn from P(l | n), the larger one of two sets.
 
+    The error is :func:`~.predictions.relative_error`.
+
     Args:
         data: the sequences; their number, length and next tokens are reused.
         flow: a prediction of the logits of all tokens.
@@ -129,10 +131,10 @@ def redrawn_error(data: QueryData, flow: Prediction, runs: MinimalRuns, *, eta_y
     counts = draw_counts(data.classes.conditional, target.expand(REDRAWN_SETS, -1), context=data.context, generator=generator)
     draw = epochs(len(target), BATCH, generator=generator)
 
-    def batch(step: int) -> Batch:
+    def draw_batch(step: int) -> Batch:
         index = draw(step)
         return Batch(counts[:, index], query[index].expand(REDRAWN_SETS, -1), target[index].expand(REDRAWN_SETS, -1))
 
     start = Weights.zeros(data.classes.tokens, 1, data.classes.classes, data.classes.vocab_size, runs=(REDRAWN_SETS,))
-    path = gradient_descent(start, batch, steps=runs.steps, eta_y=eta_y, eta_z=eta_z)
+    path = gradient_descent(start, draw_batch, steps=runs.steps, eta_y=eta_y, eta_z=eta_z)
     return float(relative_error(flow.logits[-1], path.final.attention[:, 0]).max())

@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ETA_Y, ETA_Z = 1.0, 0.1
-MAX_RATE = 1e6  # learning rate: above it logits leave the range of floating point within a few steps
+MAX_RATE = 1e6  # largest learning rate; with larger ones logits leave the range of floating point within a few steps
 MAX_STEPS = 10**7
 HALF_WAY_FACTOR = 2.0  # factor between predicted and measured half-way steps up to which a prediction counts as right
-GAIN_RTOL = 0.05  # share of the change of relative gains that the closed form may miss
+GAIN_RTOL = 0.05  # largest accepted error of the closed form, as a share of the change of relative gains
 
 HEADLINE = "rank correlation of distinctness and logit change"  # names of the quantities
 HELD_OUT_CORRELATION = "rank correlation of held-out distinctness and logit change"
@@ -76,7 +76,7 @@ class Analysis:
 
     Attributes:
         sequences, context, vocab_size: numbers of sequences, of contextual tokens per sequence, and of tokens in the vocabulary.
-        comparisons: of the queries that could be analysed, most frequent first.
+        comparisons: one comparison per analysed query, most frequent query first.
         skipped: the other queries.
     """
 
@@ -92,7 +92,7 @@ class Analysis:
         return rows + [replace(_skipped_row(query), data=f"query {query.query_id}") for query in self.skipped]
 
     def arrays(self) -> Arrays:
-        """Arrays of the most frequent query that could be analysed; empty if none could."""
+        """Returns the arrays of the most frequent query that could be analysed, or no arrays if none could."""
         return comparison_arrays(self.comparisons[0]) if self.comparisons else Arrays()
 
     def plot(self) -> "Figure":
@@ -129,12 +129,12 @@ def analyse(
         ids: contextual tokens without the query, in any order, ``[n, context]``.
         query_ids: the query of each sequence, ``[n]``.
         next_ids: the token that follows each sequence, ``[n]``.
-        vocab_size: M; ids lie in ``[0, M)``. One more than the largest id by default.
+        vocab_size: M; ids lie in ``[0, M)``. None: one more than the largest id.
         queries: largest number of queries to analyse, most frequent first.
         max_classes: largest number of classes per query; the most frequent next tokens are the classes.
-        steps: of gradient descent, with batches of up to 128. Default: as many as a billion multiplications allow, 50 to 1000.
+        steps: steps of gradient descent, with batches of up to 128. None: 50 to 1000, as a billion multiplications allow.
         eta_y, eta_z: learning rates of decoder and attention, in (0, 1e6]. The theory assumes that eta_y is much larger.
-        seed: of batches, shuffles, held-out sequences, and chance levels.
+        seed: seed of batches, shuffles, held-out sequences, and chance levels.
     Returns:
         The comparisons, with their assumptions measured, and the skipped queries with their reasons.
     Raises:
@@ -146,7 +146,7 @@ def analyse(
     _check_settings(queries, max_classes, steps, seed, eta_y=eta_y, eta_z=eta_z)
     comparisons, skipped = [], []
     for query in most_frequent(query_ids, queries).tolist():
-        generator = torch.Generator().manual_seed(seed)  # a new one, so that a query's numbers do not depend on the other queries
+        generator = torch.Generator().manual_seed(seed)  # one per query, so that its numbers do not depend on the other queries
         matching = int((query_ids == query).sum())
         data = select_query(ids, query_ids, next_ids, query_id=query, vocab_size=M, max_classes=max_classes, generator=generator)
         if isinstance(data, Unsupported):
@@ -256,10 +256,10 @@ def _attention_rows(comparison: Comparison) -> Iterator[Measurement]:
     note = "1 - entropy / log of the length; attention starts uniform, at 0"
     yield _row(SHARPNESS_AFTER, value, null=_null(null), side=">=", source=Source(PAPER), n=len(data.counted.target), note=note)
     moved = gains.measured[0] - gains.start
-    missed = (gains.measured[0] - gains.predicted[0]).abs()[moved != 0] / moved[moved != 0].abs()
-    value = float(missed.median()) if len(missed) else math.nan
+    errors = (gains.measured[0] - gains.predicted[0]).abs()[moved != 0] / moved[moved != 0].abs()
+    value = float(errors.median()) if len(errors) else math.nan
     verdict = _verdict(value, "<=", GAIN_RTOL, covered=False) | {"predicted": 0.0, "null": Null("no change predicted", (1.0,))}
-    yield _row(GAIN_ERROR, value, **verdict, source=Source(PAPER, "Thm. 3"), n=len(missed), note="median over pairs of tokens of a class")
+    yield _row(GAIN_ERROR, value, **verdict, source=Source(PAPER, "Thm. 3"), n=len(errors), note="median over pairs of tokens of a class")
     splits = [("train", runs.accuracy, len(data.counted.target))]
     if data.held_out is not None:
         splits.append(("validation", runs.held_out, len(data.held_out.target)))

@@ -181,7 +181,7 @@ def check_sizes(batch: int, context: int) -> None:
     """Checks a number of sequences and their number of contextual tokens.
 
     Raises:
-        ValueError: one is below 1, or the context above 2**53, where counts are no longer exact.
+        ValueError: one is below 1, or the context exceeds 2**53, above which counts are not exact.
         TypeError: one is not an integer.
     """
     integers(batch=batch, context=context)

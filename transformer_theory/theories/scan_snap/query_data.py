@@ -165,7 +165,7 @@ def _held_out(target: Int[Tensor, " n"], generator: torch.Generator) -> Bool[Ten
     # A stable sort by class of a random order is grouped by class and random within each class.
     order = torch.randperm(len(target), generator=generator)
     order = order[target[order].argsort(stable=True)]
-    # Rank of each sequence within its class: its position minus that of the first one of the class. The lowest ranks are held out.
+    # Rank of each sequence within its class: its position minus the first position of the class. The lowest ranks are held out.
     _, member, counts = target[order].unique(return_inverse=True, return_counts=True)
     rank = torch.arange(len(target)) - (counts.cumsum(0) - counts)[member]
     mask = torch.zeros(len(target), dtype=torch.bool)

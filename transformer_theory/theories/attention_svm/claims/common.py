@@ -1,4 +1,4 @@
-"""Functions that several claims use: evidence about a limit, and the error after too many draws of an instance.
+"""Helpers that several claims share: evidence about a limit, and the error after too many draws of an instance.
 
 The theorems are limits. A distance that is above its threshold and still falling at the end of a finite run is inconclusive.
 """
@@ -12,11 +12,11 @@ from torch import Tensor
 from ....core.claims import Evidence
 from ....core.errors import NotConverged
 
-MAX_DRAWS = 200  # after so many draws without a fitting instance, the claim is inconclusive on that seed
+MAX_DRAWS = 200  # largest number of draws; if no instance fits, the claim is inconclusive on that seed
 
 
 def no_instance(description: str) -> NotConverged:
-    """The error to raise after :data:`MAX_DRAWS` draws; the claim is then inconclusive."""
+    """Returns the error to raise after :data:`MAX_DRAWS` draws; it makes the claim inconclusive."""
     return NotConverged(f"no instance {description} in {MAX_DRAWS} draws")
 
 
@@ -30,14 +30,15 @@ def limit_evidence(
     done: bool = True,
     covered: bool = True,
 ) -> Evidence:
-    """Evidence of a distance at the end of a run: inconclusive while it is above the threshold and still falling.
+    """Returns evidence about the distance at the end of a run: inconclusive while it is above the threshold and still falling.
 
     Args:
-        before, after: the distance earlier in the run, usually half-way, and at the end.
+        before: distance earlier in the run, usually half-way.
+        after: distance at the end.
         threshold: largest distance that is consistent with the claim.
-        detail: further numbers; the earlier distance is added.
-        falling: the distance still falls if it is below this share of the earlier distance.
-        done: whether the run is long enough, for instance whether attention is saturated; if not, the evidence is inconclusive.
+        detail: further numbers, to which the earlier distance is added.
+        falling: share of the earlier distance below which the distance counts as still falling.
+        done: whether the run is long enough, for instance whether attention is saturated; otherwise the evidence is inconclusive.
         covered: whether the instance satisfies the assumptions.
     """
     settled = after <= threshold or after > falling * before
@@ -45,6 +46,6 @@ def limit_evidence(
 
 
 def direction_error(W: Float[Tensor, "*trials d d_z"], target: Float[Tensor, "*trials d d_z"]) -> Float[Tensor, "*trials"]:
-    r""":math:`\|W/\|W\| - W_{mm}/\|W_{mm}\|\|_F`, accurate also where it is tiny; 1 - cosine is half of its square."""
+    r"""Returns :math:`\|W/\|W\| - W_{mm}/\|W_{mm}\|\|_F`, accurate even where it is tiny; 1 - cosine is half its square."""
     first, second = (V / torch.linalg.matrix_norm(V)[..., None, None].clamp(min=1e-300) for V in (W, target))
     return torch.linalg.matrix_norm(first - second)

@@ -1,4 +1,4 @@
-r"""Claims about descent on W: where it goes from W = 0 and from elsewhere, and which selections it keeps.
+r"""Claims about descent on W: its limits from W = 0 and from other starts, and the selections that it keeps.
 
 Notation: :mod:`~..problem`. The theorems are those of :cite:t:`tarzanagh2023transformers`.
 """
@@ -22,9 +22,9 @@ from ..solvers import frobenius_max_margin, frobenius_max_margins, nuclear_max_m
 from .common import limit_evidence
 
 SOURCE = Source("tarzanagh2023transformers")
-COSINE_ATOL = 1e-12  # cosine distances below are zero in float64
-TIE_ATOL = 0.05  # neighbours whose scores differ by less move W too little within 1,500 steps
-MAX_RADIUS = 60  # longest start; longer ones need more steps
+COSINE_ATOL = 1e-12  # smaller cosine distances are zero in float64
+TIE_ATOL = 0.05  # a neighbour whose score differs by less moves W too little within 1,500 steps
+MAX_RADIUS = 60  # largest norm of a start; larger norms need more steps
 STARTS = 10
 
 
@@ -37,14 +37,14 @@ class _Run:
     end: State
 
     def evidence(self, target: MaxMargin, threshold: float) -> Evidence:
-        """1 - cosine to the target."""
+        """Returns evidence about 1 - cosine to the target."""
         before, after = (1 - float(cosine(state.W, target.W)) for state in (self.half, self.end))
         selected = float(1 - self.instance.attention(self.end.W).amax(-1).min()) < SATURATION_ATOL
         return limit_evidence(before, after, threshold, done=selected, detail={"steps": self.end.step, "norm": float(self.end.W.norm())})
 
 
 def _descend(generator: torch.Generator) -> tuple[_Run, MaxMargin]:
-    """Descent from W = 0 on a problem whose first step already points to the best tokens."""
+    """Returns descent from W = 0 on a problem whose first step already raises the best tokens, and their max-margin solution."""
     instance = equal_distractors(inputs=6, tokens=6, dim=10, generator=generator)
     while first_step_condition(instance) <= 0:
         instance = equal_distractors(inputs=6, tokens=6, dim=10, generator=generator)
@@ -54,6 +54,7 @@ def _descend(generator: torch.Generator) -> tuple[_Run, MaxMargin]:
 
 
 def _optimal(instance: Instance):
+    """Returns the constraints of the best tokens."""
     return constraints(instance.tokens, instance.query, instance.optimal())
 
 
@@ -67,8 +68,8 @@ def _other_norm(generator: torch.Generator) -> Evidence:
     return run.evidence(nuclear_max_margin(_optimal(run.instance)), threshold=0.02)
 
 
-def _not_locally_optimal(instance: Instance, select: Tensor, trials: list[int]) -> list[float]:
-    """The largest score of a neighbour minus that of its selected token, one number per feasible trial."""
+def _largest_neighbour_gaps(instance: Instance, select: Tensor, trials: list[int]) -> list[float]:
+    """Returns, per feasible trial, the largest difference between the score of a neighbour and that of the selected token."""
     gaps = []
     for trial in trials:
         problem, selected = instance[trial], select[trial]
@@ -82,19 +83,20 @@ def _not_locally_optimal(instance: Instance, select: Tensor, trials: list[int]) 
 
 
 def _settled(instance: Instance, half: State, end: State) -> list[int]:
-    """The trials whose attention is saturated and whose W and steps both turn to the max-margin solution of the selected tokens.
+    """Returns the trials with saturated attention in which W and the steps both turn to the max-margin solution W_a of the selection.
 
-    W alone is not enough: near a selection that is not locally optimal, W approaches W_a for thousands of steps, until the gradient of
-    the better neighbour has grown. The direction of the steps shows the difference: it stops approaching W_a in such runs, while in runs
-    that stay it approaches W_a faster than W does.
+    A test of W alone is not enough. Near a selection that is not locally optimal, W approaches W_a for thousands of steps, until the
+    gradient of the better neighbour has grown. The direction of the steps shows the difference: in such runs it stops approaching W_a,
+    while in runs that keep the selection it approaches W_a faster than W does.
     """
     saturated = (instance.attention(end.W).amax(-1) > 1 - SATURATION_ATOL).all(-1)
     targets = frobenius_max_margins(constraints(instance.tokens, instance.query, instance.selected(end.W)))
-    of_W, of_step = (
+    W_distance, step_distance = (  # half-way and at the end
         torch.stack([1 - cosine(V, targets.W, dim=(-2, -1)) for V in pair])
         for pair in ((half.W, end.W), [descent_direction(instance, state.W)[0] for state in (half, end)])
     )
-    turning = (of_W[1] < 0.01) & (of_W[1] < of_W[0]) & ((of_step[1] < 0.5 * of_step[0]) | (of_step[1] < COSINE_ATOL))
+    steps_turn = (step_distance[1] < 0.5 * step_distance[0]) | (step_distance[1] < COSINE_ATOL)
+    turning = (W_distance[1] < 0.01) & (W_distance[1] < W_distance[0]) & steps_turn
     return (saturated & targets.solved & turning).nonzero().squeeze(-1).tolist()
 
 
@@ -103,26 +105,25 @@ def _local_selection(generator: torch.Generator) -> Evidence:
     half = normalised_descent(instance, random_start(instance, generator=generator), steps=800, rate=0.2)
     end = normalised_descent(instance, half, steps=800, rate=0.2)
     select, settled = instance.selected(end.W), _settled(instance, half, end)
-    gaps = _not_locally_optimal(instance, select, settled)
+    gaps = _largest_neighbour_gaps(instance, select, settled)
     share = sum(gap >= 0 for gap in gaps) / max(len(gaps), 1)
     return Evidence(share, 0.0, "<=", converged=bool(gaps), detail={"trials": len(gaps), "largest gap": max(gaps, default=math.nan)})
 
 
 def _random_tokens(generator: torch.Generator) -> Evidence:
     instance = cross_attention(inputs=4, tokens=6, dim=8, generator=generator, trials=10)
-    gaps = _not_locally_optimal(instance, random_selection(instance, generator=generator), list(range(10)))
+    gaps = _largest_neighbour_gaps(instance, random_selection(instance, generator=generator), list(range(10)))
     share = sum(gap >= 0 for gap in gaps) / max(len(gaps), 1)
     return Evidence(share, 0.0, "<=", converged=bool(gaps), detail={"trials": len(gaps), "largest gap": max(gaps, default=math.nan)})
 
 
 def _steepest_away(instance: Instance, generator: torch.Generator) -> Evidence:
-    """The largest cosine between the gradient and W_mm over many W, from flat to sharp attention."""
+    """Returns evidence about the largest cosine between the gradient and W_mm over many W, from flat to sharp attention."""
     target = frobenius_max_margin(_optimal(instance)).W
     W = torch.randn(600, *target.shape, generator=generator, dtype=torch.float64)
     W = W * torch.logspace(-1, 2, 600, dtype=torch.float64)[:, None, None]
-    M, _ = descent_direction(
-        Instance(*(v.expand(600, *v.shape).contiguous() for v in (instance.tokens, instance.query, instance.scores))), W
-    )
+    copies = Instance(*(v.expand(600, *v.shape).contiguous() for v in (instance.tokens, instance.query, instance.scores)))
+    M, _ = descent_direction(copies, W)  # parallel to the negative gradient, hence the minus sign below
     return Evidence(float(-cosine(M, target.expand_as(W), dim=(-2, -1)).min()), 0.0, "<=", detail={"matrices": 600})
 
 
@@ -135,7 +136,7 @@ def _unequal_distractors(generator: torch.Generator) -> Evidence:
 
 
 def _doubling(instance: Instance, generator: torch.Generator) -> Evidence:
-    """The norm of W after twice as many steps, relative to that before."""
+    """Returns evidence about the norm of W after twice as many steps, relative to the norm before."""
     half = normalised_descent(instance, random_start(instance, generator=generator), steps=400)
     end = normalised_descent(instance, half, steps=400)
     before, after = float(half.W.norm()), float(end.W.norm())
@@ -153,40 +154,44 @@ def _contradicted(generator: torch.Generator) -> Evidence:
 
 
 def _opposed(*, inputs: int, generator: torch.Generator) -> Instance:
-    """Equal distractors with scores 1 and -1, so that half the attention on the best token gives a prediction of zero."""
+    """Returns equal distractors with scores 1 and -1, so that half the attention on the best token gives a prediction of zero."""
     instance = equal_distractors(inputs=inputs, tokens=6, dim=8, generator=generator, gap=2.0)
     return Instance(instance.tokens, instance.query, instance.scores - 1)
 
 
-def _starts_at(generator: torch.Generator, *, locally_optimal: bool, length: int) -> tuple[Tensor, Tensor]:
-    """Descends from starts near R W_a, for selections without tied neighbours that are locally optimal (but not the best tokens) or not.
+def _descend_from_selections(generator: torch.Generator, *, locally_optimal: bool, length: int) -> tuple[Tensor, Tensor]:
+    """Descends from starts near multiples of W_a, for random selections a without tied neighbours.
 
-    At the start the neighbours of the selected tokens have about e^(10 length) times the attention of the tokens with larger margins, or
-    more. A tenth of R in a random direction is added. Longer starts take more steps.
+    The selections are locally optimal, but not the best tokens, or not locally optimal. The multiple is so large that at the start the
+    neighbours of the selected tokens have at least about e^(10 length) times the attention of the tokens with larger margins. A random
+    matrix of a tenth of the norm is added. Longer starts take more steps.
 
     Returns:
-        For each start, whether the selected tokens are still a at the end, and the cosine distance of W to W_a.
+        Per start, whether descent still selects a at the end, and the cosine distance of W to W_a.
     """
     instance = cross_attention(inputs=2, tokens=4, dim=3, generator=generator, trials=1000)
     select = random_selection(instance, generator=generator)
     pairs = constraints(instance.tokens, instance.query, select)
     solutions = frobenius_max_margins(pairs)
-    advantage = neighbour_advantage(instance.scores, select, pairs, solutions)  # minus infinity where no neighbour
-    near = solutions.margins <= 1 + NEIGHBOUR_RTOL
+    advantage = neighbour_advantage(instance.scores, select, pairs, solutions)  # minus infinity for tokens that are not neighbours
+    is_neighbour = solutions.margins <= 1 + NEIGHBOUR_RTOL
     beaten, tied = (advantage >= 0).any(-1), (advantage.abs() < TIE_ATOL).any(-1)
-    radius = 10 * solutions.norm / torch.where(near, torch.inf, solutions.margins - 1).amin(-1).clamp(max=1)
+    # At W = R W_a / ||W_a|| a token of margin m scores (m - 1) R / ||W_a|| lower than the neighbours: here ten or more.
+    radius = 10 * solutions.norm / torch.where(is_neighbour, torch.inf, solutions.margins - 1).amin(-1).clamp(max=1)
     suitable = ~beaten & (select != instance.optimal()).any(-1) if locally_optimal else beaten
-    chosen = (solutions.solved & suitable & ~tied & (radius < MAX_RADIUS)).nonzero().squeeze(-1)[:STARTS]
-    problems, target = instance[chosen], solutions.W[chosen] / solutions.norm[chosen, None, None]
+    trials = (solutions.solved & suitable & ~tied & (radius < MAX_RADIUS)).nonzero().squeeze(-1)[:STARTS]
+    problems, target = instance[trials], solutions.W[trials] / solutions.norm[trials, None, None]
     noise = torch.randn(target.shape, generator=generator, dtype=torch.float64)
-    begin = target + 0.1 * noise / noise.norm(dim=(-2, -1), keepdim=True)
-    first = start(problems, W=length * radius[chosen, None, None] * begin)
+    directions = target + 0.1 * noise / noise.norm(dim=(-2, -1), keepdim=True)
+    first = start(problems, W=length * radius[trials, None, None] * directions)
     end = normalised_descent(problems, first, steps=1500 * length, rate=0.2)
-    return (problems.selected(end.W) == select[chosen]).all(-1), 1 - cosine(end.W, target, dim=(-2, -1))
+    return (problems.selected(end.W) == select[trials]).all(-1), 1 - cosine(end.W, target, dim=(-2, -1))
 
 
 def _farthest(generator: torch.Generator, *, locally_optimal: bool) -> Evidence:
-    stayed, distance = _starts_at(generator, locally_optimal=locally_optimal, length=2)  # shorter starts may lie outside the cone
+    """Returns evidence about the largest cosine distance to W_a at the end."""
+    # Starts of length one may lie outside the cone from which descent converges to W_a.
+    stayed, distance = _descend_from_selections(generator, locally_optimal=locally_optimal, length=2)
     return Evidence(float(distance.max()), 2e-3, "<=", detail={"starts": len(stayed), "share that stays": float(stayed.double().mean())})
 
 
@@ -199,7 +204,8 @@ def _local_direction_elsewhere(generator: torch.Generator) -> Evidence:
 
 
 def _share_that_stays(generator: torch.Generator, *, locally_optimal: bool) -> Evidence:
-    stayed, distance = _starts_at(generator, locally_optimal=locally_optimal, length=1)
+    """Returns evidence about the share of starts that keep the selection."""
+    stayed, distance = _descend_from_selections(generator, locally_optimal=locally_optimal, length=1)
     return Evidence(float(stayed.double().mean()), 0.0, "<=", detail={"starts": len(stayed), "nearest": float(distance.min())})
 
 

@@ -22,7 +22,15 @@ MIN_FINITE_NORM = 0.2
 
 @dataclass(frozen=True)
 class _Run:
-    """Descent on cyclic data: W half-way and at the end, the prediction of the graphs, and the constraints for other labels."""
+    """Descent on cyclic data, with the prediction of the graphs.
+
+    Attributes:
+        half, W: W half-way and at the end.
+        basis: orthonormal basis of S_fin.
+        finite: predicted finite part W_fin.
+        svm: constraints of (Graph-SVM).
+        other_svm: constraints of (Graph-SVM) for other labels of the same sequences.
+    """
 
     half: Tensor
     W: Tensor
@@ -32,18 +40,19 @@ class _Run:
     other_svm: Constraints
 
     def distance(self, target: Tensor) -> Evidence:
-        """1 - cosine of the part outside S_fin."""
+        """Returns evidence about 1 - cosine between the target and the part of W outside S_fin."""
         before, after = (1 - float(cosine(W - project(W, self.basis), target)) for W in (self.half, self.W))
-        return limit_evidence(before, after, 0.1, falling=0.95, detail={"norm": float(self.W.norm())})  # the norm grows like a logarithm
+        # The norm grows only like a logarithm, so a distance that falls by 5 % in half the run is still falling.
+        return limit_evidence(before, after, 0.1, falling=0.95, detail={"norm": float(self.W.norm())})
 
     def error(self, predicted: Tensor) -> Evidence:
-        """Distance of the part in S_fin from the prediction, relative to the norm of W_fin."""
+        """Returns evidence about the distance of the part in S_fin from the prediction, relative to the norm of W_fin."""
         size = float(self.finite.norm())
         return Evidence(float((project(self.W, self.basis) - predicted).norm()) / size, 0.1, "<=", detail={"norm": size})
 
 
 def _descend(generator: torch.Generator) -> _Run:
-    """Descent on data whose finite part is not zero: labels in a component are not equally frequent."""
+    """Descends on data whose finite part is not zero, because labels in a component are not equally frequent."""
     embeddings = torch.nn.functional.normalize(torch.randn(8, 10, generator=generator, dtype=torch.float64), dim=-1)
     for _ in range(MAX_DRAWS):
         ids, labels, graph = random_sequences(sequences=10, length=4, tokens=8, last=2, cyclic=True, generator=generator)
@@ -55,10 +64,11 @@ def _descend(generator: torch.Generator) -> _Run:
     instance = next_token_instance(embeddings, ids, labels)
     half = normalised_descent(instance, start(instance), steps=400, loss=LOG)
     end = normalised_descent(instance, half, steps=400, loss=LOG)
-    end = normalised_descent(instance, end, steps=100, rate=0.01, loss=LOG)  # the finite part stays half a step away
-    true = (ids == labels[:, None]).int().argmax(1, keepdim=True)
+    # The finite part stays half a step away from its limit, so the last steps are short.
+    end = normalised_descent(instance, end, steps=100, rate=0.01, loss=LOG)
+    label_position = (ids == labels[:, None]).int().argmax(1, keepdim=True)
     # Another token of each sequence: its position differs from that of the label by 1, 2 or 3, modulo 4.
-    other_labels = ids.gather(1, (true + torch.randint(1, 4, (10, 1), generator=generator)) % 4).squeeze(1)
+    other_labels = ids.gather(1, (label_position + torch.randint(1, 4, (10, 1), generator=generator)) % 4).squeeze(1)
     other_svm = graph_svm(priority_graph(ids, other_labels, tokens=8), embeddings)
     return _Run(half.W, end.W, finite_span(graph, embeddings), finite, graph_svm(graph, embeddings), other_svm)
 

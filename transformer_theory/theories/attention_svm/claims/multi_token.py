@@ -17,18 +17,19 @@ from ..dynamics import HeadInstance, normalised_descent, random_start, relu_head
 from ..sharing import least_push, settled, shared
 from ..solvers import frobenius_max_margins, generalised_max_margins
 
-THRESHOLD, MIN_PUSH, TRIALS = 0.02, 1e-2, 90
+THRESHOLD, TRIALS = 0.02, 90
+MIN_PUSH = 1e-2  # smallest least_push of a usable trial; gains are of order one
 
 
 def _settled_trials(generator: torch.Generator) -> tuple[HeadInstance, Tensor, Tensor]:
-    """Problems with a one-layer network as head, the last W, and the trials that share attention and satisfy the assumptions."""
+    """Returns problems with a one-layer network as head, the last W, and the trials that share attention and meet the assumptions."""
 
     def normal(*size: int) -> Tensor:
         return torch.randn(TRIALS, *size, generator=generator, dtype=torch.float64)
 
     V = normal(4, 4)
     x, z = (torch.nn.functional.normalize(v, dim=-1) for v in (normal(2, 3, 4), normal(2, 4)))
-    labels = torch.cat([-torch.ones(TRIALS, 1, dtype=torch.float64), normal(1).sign()], -1)  # one of each trial is negative
+    labels = torch.cat([-torch.ones(TRIALS, 1, dtype=torch.float64), normal(1).sign()], -1)  # the first label of each trial is negative
     instance = HeadInstance(x, z, labels, relu_head(V / V.norm(dim=(-2, -1), keepdim=True)))
     W = normalised_descent(instance, random_start(instance, generator=generator), steps=600).W
     attention = instance.attention(W)
@@ -37,7 +38,7 @@ def _settled_trials(generator: torch.Generator) -> tuple[HeadInstance, Tensor, T
 
 
 def _median(W: Tensor, target: Tensor, solved: Tensor) -> Evidence:
-    """Median of 1 - cosine over the trials; inconclusive if there is none."""
+    """Returns evidence about the median of 1 - cosine over the solved trials; inconclusive if there are none."""
     count = int(solved.sum())
     distance = 1 - cosine(W[solved], target[solved], dim=(-2, -1)) if count else W.new_zeros(0)
     value = float(distance.median()) if count else math.nan

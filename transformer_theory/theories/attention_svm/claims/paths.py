@@ -1,4 +1,4 @@
-r"""Claims about the factors of :math:`W = K Q^\top` and about regularisation paths, the weights of least loss in a growing ball.
+r"""Claims about the factors of :math:`W = K Q^\top` and about regularisation paths (the weights of least loss in a growing ball).
 
 For the factors the nuclear norm takes the place of the Frobenius norm. :cite:t:`tarzanagh2023transformers` prove it for the regularisation
 path and observe it for descent; for gradient flow with the exponential loss and aligned starts it is a theorem of
@@ -30,41 +30,44 @@ from .common import MAX_DRAWS, limit_evidence, no_instance
 
 SOURCE = Source("tarzanagh2023transformers")
 FACTORED_THRESHOLD = 0.035
-PENALTY = torch.finfo(torch.float64).eps  # of the squared norms of K and Q, as published
-SEVERITY = ("consistent", "inconclusive", "violated")
+PENALTY = torch.finfo(torch.float64).eps  # weight of the squared norms of K and Q, as published
+SEVERITY = ("consistent", "inconclusive", "violated")  # verdicts in rising order
 RADII = (3.0, 10.0, 30.0, 100.0)
 STARTS, STEPS = 16, 120
-FACTORED_RESIDUAL = 1e-5  # larger residuals at the last radius get five times the steps
+FACTORED_RESIDUAL = 1e-5  # a path with a larger residual at the last radius is recomputed with five times the steps
 BALL_RESIDUAL = 1e-2
 PATH_THRESHOLD = 0.01
-MAX_NORM = 2.5  # longest solution for which a radius of 100 is close to the limit
-MAX_COSINE = 0.95  # of the two solutions, so that the check separates them
-MIN_GAP = 0.1  # between the best and the second score
+MAX_NORM = 2.5  # largest norm of a solution for which a radius of 100 is close to the limit
+MAX_COSINE = 0.95  # largest cosine of the two solutions, so that the check separates them
+MIN_GAP = 0.1  # smallest difference between the best and the second score
 
 
 def _descend(generator: torch.Generator) -> tuple[Instance, list[torch.Tensor], list[torch.Tensor], int]:
-    """W of descent on W and on K, Q, half-way and at the end, from random starts; the number of draws that were rejected comes last.
+    """Descends on W and on K, Q from random starts.
 
-    The targets are those of the best tokens, so an instance is drawn again until both descents select them.
+    The targets concern the best tokens, so instances are drawn again until both descents select them.
 
+    Returns:
+        The instance, W half-way and at the end of descent on W, the same for descent on K and Q, and the number of rejected draws.
     Raises:
-        NotConverged: there is no such instance in :data:`~.common.MAX_DRAWS` draws.
+        NotConverged: none of :data:`~.common.MAX_DRAWS` instances qualifies.
     """
     for redraws in range(MAX_DRAWS):
         instance = equal_distractors(inputs=6, tokens=6, dim=10, generator=generator)
-        whole, factors = random_start(instance, generator=generator), random_factors(instance, generator=generator)
+        W_state, factor_state = random_start(instance, generator=generator), random_factors(instance, generator=generator)
         ends: tuple[list[torch.Tensor], list[torch.Tensor]] = [], []
         for _ in range(2):
-            whole = normalised_descent(instance, whole, steps=500)
-            factors = normalised_descent(instance, factors, steps=500, penalty=PENALTY)
-            ends[0].append(whole.W)
-            ends[1].append(factors.W)
-        if all(bool((instance.selected(state.W) == instance.optimal()).all()) for state in (whole, factors)):
+            W_state = normalised_descent(instance, W_state, steps=500)
+            factor_state = normalised_descent(instance, factor_state, steps=500, penalty=PENALTY)
+            ends[0].append(W_state.W)
+            ends[1].append(factor_state.W)
+        if all(bool((instance.selected(state.W) == instance.optimal()).all()) for state in (W_state, factor_state)):
             return instance, *ends, redraws
     raise no_instance("in which descent on W and on K and Q both select the best tokens")
 
 
 def _distances(generator: torch.Generator, *, swapped: bool) -> Evidence:
+    """Returns evidence about the larger of the two distances; ``swapped`` exchanges the targets."""
     instance, of_W, of_KQ, redraws = _descend(generator)
     pairs = constraints(instance.tokens, instance.query, instance.optimal())
     targets = [frobenius_max_margin(pairs).W, nuclear_max_margin(pairs).W]
@@ -88,6 +91,7 @@ def _each_the_other(generator: torch.Generator) -> Evidence:
 
 
 def _draw(generator: torch.Generator) -> tuple[Instance, MaxMargin, MaxMargin]:
+    """Draws an instance with short solutions in both norms that differ in direction; returns it with both solutions."""
     for _ in range(MAX_DRAWS):
         instance = cross_attention(inputs=3, tokens=3, dim=4, generator=generator)
         pairs = constraints(instance.tokens, instance.query, instance.optimal())
@@ -102,28 +106,29 @@ def _draw(generator: torch.Generator) -> tuple[Instance, MaxMargin, MaxMargin]:
 
 
 def _factored(instance: Instance, generator: torch.Generator) -> RegularisationPath:
-    """The path of the factors, with five times the steps where the usual number does not reach a minimum."""
-    begin = generator.get_state()
+    """Returns the path of the factors; if STEPS steps do not reach a minimum, the path with five times as many."""
+    first_state = generator.get_state()  # so that the second path begins at the same random starts
     path = factored_path(instance, RADII, generator=generator, starts=STARTS, steps=STEPS)
     if float(path.residual[-1]) > FACTORED_RESIDUAL:
-        path = factored_path(instance, RADII, generator=generator.set_state(begin), starts=STARTS, steps=5 * STEPS)
+        path = factored_path(instance, RADII, generator=generator.set_state(first_state), starts=STARTS, steps=5 * STEPS)
     return path
 
 
 def _evidence(
     instance: Instance, path: RegularisationPath, smallest: MaxMargin, target: MaxMargin, *, residual_limit: float = BALL_RESIDUAL
 ) -> Evidence:
-    """1 - cosine to the target at the largest radius.
+    """Returns evidence about 1 - cosine to the target at the largest radius.
 
-    ``smallest`` is the solution with the least norm of the ball. Scaled to the radius it lies in the ball, so a path with more loss has
-    not found the minimum, and the check is inconclusive; so is one whose residual at the end is not below ``residual_limit``.
+    ``smallest`` is the solution of least norm, in the norm of the ball. Scaled to the radius, it lies in the ball. A path with a larger
+    loss has therefore not found the minimum, and the check is inconclusive. It is also inconclusive if the last residual is not below
+    ``residual_limit``.
     """
     before, after = (1 - float(cosine(W, target.W)) for W in path.W[-2:])
     radius = float(path.radii[-1])
-    ahead = float(log_excess_loss(instance, smallest.W * (radius / smallest.norm)) - path.log_excess[-1])
+    log_gain = float(log_excess_loss(instance, smallest.W * (radius / smallest.norm)) - path.log_excess[-1])
     residual = float(path.residual[-1])
-    detail = {"radius": radius, "residual": residual, "log loss below that of the target": ahead}
-    return limit_evidence(before, after, PATH_THRESHOLD, falling=0.6, done=ahead >= 0 and residual < residual_limit, detail=detail)
+    detail = {"radius": radius, "residual": residual, "log loss below that of the target": log_gain}
+    return limit_evidence(before, after, PATH_THRESHOLD, falling=0.6, done=log_gain >= 0 and residual < residual_limit, detail=detail)
 
 
 def _ball(generator: torch.Generator) -> Evidence:

@@ -1,8 +1,8 @@
 r"""Claims about the prompt of one input, and about the finite part of a prompt, which depends on the loss.
 
 The instances resemble the published example in the plane :cite:p:`tarzanagh2023maxmargin`: keys (-.4, 1), (1, 0), (0, 0), perturbed at
-random, with scores 1, .9, and .9 or 0. With .9 tokens 1 and 2 score the same and every start leads to token 0; with 0 token 1 scores
-higher than its only neighbour, token 2, so that it is locally optimal and starts near it stay.
+random, with scores 1, .9, and .9 or 0. If the third score is .9, tokens 1 and 2 score the same and every start leads to token 0. If it is
+0, token 1 scores higher than its only neighbour, token 2; token 1 is then locally optimal, and starts near it stay.
 """
 
 import math
@@ -25,6 +25,7 @@ EQUAL, UNEQUAL = (1.0, 0.9, 0.9), (1.0, 0.9, 0.0)
 
 
 def _perturbed(scores: tuple[float, ...], generator: torch.Generator) -> Instance:
+    """Draws TRIALS copies of the example with perturbed keys."""
     keys = torch.tensor([[-0.4, 1.0], [1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
     keys = keys + 0.03 * torch.randn(TRIALS, 1, 3, 2, generator=generator, dtype=torch.float64)
     gamma = torch.tensor(scores, dtype=torch.float64).expand(TRIALS, 1, 3)
@@ -32,14 +33,14 @@ def _perturbed(scores: tuple[float, ...], generator: torch.Generator) -> Instanc
 
 
 def _directions(instance: Instance, token: int) -> Tensor:
-    """p_mm of this token over its norm, ``[trials, 2, 1]``."""
+    """Returns p_mm of the token, scaled to norm one, ``[trials, 2, 1]``."""
     solutions = frobenius_max_margins(prompt(instance.tokens, torch.full((TRIALS, 1), token)))
     assert bool(solutions.solved.all())  # of three points in general position, each is separable from the others
     return solutions.W / solutions.norm[:, None, None]
 
 
 def _farthest(instance: Instance, begin: Tensor, token: int, steps: int) -> Evidence:
-    """The largest 1 - cosine to p_mm of the token over all trials."""
+    """Returns evidence about the largest 1 - cosine to p_mm of the token over all trials."""
     goal = _directions(instance, token)
     half = normalised_descent(instance, start(instance, W=begin), steps=steps // 2)
     end = normalised_descent(instance, half, steps=steps - steps // 2)
@@ -50,6 +51,7 @@ def _farthest(instance: Instance, begin: Tensor, token: int, steps: int) -> Evid
 
 
 def _circle() -> Tensor:
+    """Returns starts on a circle of radius 1.5, ``[trials, 2, 1]``."""
     angle = torch.arange(TRIALS, dtype=torch.float64) * (2 * math.pi / TRIALS)
     return 1.5 * torch.stack([angle.cos(), angle.sin()], 1)[..., None]
 
@@ -73,6 +75,7 @@ def _not_locally_optimal(generator: torch.Generator) -> Evidence:
 
 
 def _finite_part(expected: Loss, generator: torch.Generator) -> Evidence:
+    """Returns evidence about the distance of the second coordinate, under the logistic loss, from the limit for ``expected``."""
     scores = tuple((2 + 6 * torch.rand(4, generator=generator, dtype=torch.float64)).tolist())
     instance = published_pair(scores)
     end = normalised_descent(instance, start(instance), steps=600)

@@ -20,13 +20,13 @@ STEPS = 600
 
 
 def _descend(instance: Instance) -> tuple[State, State]:
-    """The states half-way and at the end, from W = 0."""
+    """Returns the states half-way and at the end of descent from W = 0."""
     half = normalised_descent(instance, start(instance), steps=STEPS // 2)
     return half, normalised_descent(instance, half, steps=STEPS // 2)
 
 
 def _distance(instance: Instance, constraints: Constraints) -> Evidence:
-    """1 - cosine of W to the max-margin solution."""
+    """Returns evidence about 1 - cosine of W to the max-margin solution."""
     half, end = _descend(instance)
     target = frobenius_max_margin(constraints).W
     before, after = (1 - float(cosine(state.W, target)) for state in (half, end))
@@ -61,7 +61,8 @@ def _sequence_direction(generator: torch.Generator) -> Evidence:
 
 def _last_query_only(generator: torch.Generator) -> Evidence:
     instance, constraints = _sequences(generator)
-    return _distance(instance, constraints.take((constraints.position == 2).nonzero().squeeze(-1)))
+    last = (constraints.position == 2).nonzero().squeeze(-1)  # positions are 0, 1 and 2
+    return _distance(instance, constraints.take(last))
 
 
 ASSUMPTIONS = (

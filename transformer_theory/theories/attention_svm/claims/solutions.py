@@ -1,4 +1,4 @@
-r"""Claims about the max-margin solutions themselves: feasibility of wide data, their rank, and that independent solvers agree on them.
+r"""Claims about the max-margin solutions themselves: feasibility for wide data, rank, and agreement of independent solvers.
 
 With n distinct queries in d dimensions the Frobenius and the nuclear solution have rank at most min(n, d): dropping the part of W outside
 the span of the queries changes no margin and enlarges neither norm. In the nuclear norm the number of active constraints limits the rank
@@ -22,19 +22,22 @@ from ..solvers.conic import conic
 
 SOURCE = Source("tarzanagh2023transformers")
 TRIALS = 10
-MARGIN_ATOL = 1e-8  # rounding error of a margin of the written-down matrix
-SOLVER_RTOL = 1e-7  # distance of two solutions; the general-purpose solvers reach 1e-9 here
+MARGIN_ATOL = 1e-8  # largest rounding error of a margin of the constructed matrix
+SOLVER_RTOL = 1e-7  # largest relative distance of two solutions; the general-purpose solvers reach 1e-9 here
 INTERIOR_POINT = {"solver": "CLARABEL", "tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11}
 SPLITTING = {"solver": "OSQP", "eps_abs": 1e-9, "eps_rel": 1e-9, "max_iter": 50_000}
 LOOSE = {"solver": "SCS", "eps_abs": 1e-2, "eps_rel": 1e-2}
-INPUTS = 2  # of the problems whose rank is at most two
+INPUTS = 2  # inputs per problem, so that the rank is at most two
 RANK_PROBLEMS, PATAKI_PROBLEMS = 4, 2
-CONIC_RTOL = 1e-5  # of singular values and margins of a general solver
-ACTIVE_ATOL = 1e-9  # margins up to one and this much are active
+CONIC_RTOL = 1e-5  # relative accuracy of the singular values and margins of a general solver
+ACTIVE_ATOL = 1e-9  # a constraint is active if its margin is at most one plus this
 
 
 def _share_without(inputs: int, tokens: int, dim: int, generator: torch.Generator) -> Evidence:
-    """The larger of two shares of random selections: infeasible by the solver, and without a constructed matrix with all margins one."""
+    """Returns evidence about random selections: the larger of the share that is infeasible and the share that the construction misses.
+
+    The construction misses a selection if its matrix does not give every token a margin of one.
+    """
     instance = cross_attention(inputs=inputs, tokens=tokens, dim=dim, generator=generator, trials=TRIALS)
     pairs = constraints(instance.tokens, instance.query, random_selection(instance, generator=generator))
     infeasible = 1 - float(frobenius_max_margins(pairs).solved.double().mean())
@@ -61,8 +64,8 @@ def _single_problem(generator: torch.Generator) -> Constraints:
     return constraints(instance.tokens, instance.query, instance.optimal())
 
 
-def _general_purpose(pairs: Constraints, options: dict) -> Tensor:
-    """The Frobenius solution by cvxpy, from the definition of the problem."""
+def _quadratic_program(pairs: Constraints, options: dict) -> Tensor:
+    """Returns the Frobenius solution by cvxpy, from the definition of the problem."""
     import cvxpy as cp
 
     W = cp.Variable((pairs.difference.shape[1], pairs.query.shape[1]))
@@ -72,6 +75,7 @@ def _general_purpose(pairs: Constraints, options: dict) -> Tensor:
 
 
 def _largest_distance(pairs: Constraints, others: list[Tensor]) -> Evidence:
+    """Returns evidence about the largest relative distance between this library's solution and the others."""
     ours = frobenius_max_margin(pairs)
     distances = [float((other - ours.W).norm()) / ours.norm for other in others]
     return Evidence(max(distances), SOLVER_RTOL, "<=", detail={"constraints": len(pairs), "KKT residual of ours": ours.kkt})
@@ -80,20 +84,22 @@ def _largest_distance(pairs: Constraints, others: list[Tensor]) -> Evidence:
 def _three_agree(generator: torch.Generator) -> Evidence:
     pairs = _single_problem(generator)
     batch = frobenius_max_margins(pairs.problem(None))
-    return _largest_distance(pairs, [batch.W[0], _general_purpose(pairs, INTERIOR_POINT), _general_purpose(pairs, SPLITTING)])
+    return _largest_distance(pairs, [batch.W[0], _quadratic_program(pairs, INTERIOR_POINT), _quadratic_program(pairs, SPLITTING)])
 
 
 def _loose(generator: torch.Generator) -> Evidence:
     pairs = _single_problem(generator)
-    return _largest_distance(pairs, [_general_purpose(pairs, LOOSE)])
+    return _largest_distance(pairs, [_quadratic_program(pairs, LOOSE)])
 
 
 def _draw(generator: torch.Generator, *, inputs: int = INPUTS, tokens: int, dim: int, trials: int) -> Constraints:
+    """Draws the constraints of the best tokens of random problems."""
     instance = cross_attention(inputs=inputs, tokens=tokens, dim=dim, generator=generator, trials=trials)
     return constraints(instance.tokens, instance.query, instance.optimal())
 
 
 def _problems(generator: torch.Generator, **size: int) -> list[Constraints]:
+    """Draws RANK_PROBLEMS problems of one size."""
     pairs = _draw(generator, **size, trials=RANK_PROBLEMS)
     return [pairs.problem(trial) for trial in range(RANK_PROBLEMS)]
 
@@ -111,13 +117,13 @@ def _frobenius(W: Any) -> Any:
 
 
 def _general(c: Constraints, norm: Any, **options: Any) -> Tensor:
-    """W of a general solver that treats every entry of W as a variable; NaN if it returns no solution."""
+    """Returns W from a general solver that treats every entry of W as a variable; NaN if the solver finds no solution."""
     solution = conic(c.difference.numpy(), c.query.numpy(), c.rhs.numpy(), c.equality.numpy(), norm, **options)
     return torch.full((c.difference.shape[-1], c.query.shape[-1]), torch.nan) if solution is None else torch.from_numpy(solution[0])
 
 
 def _next_singular_value(W: Tensor) -> float:
-    """The first singular value that must vanish, relative to the largest."""
+    """Returns the first singular value that must vanish, relative to the largest."""
     sigma = torch.linalg.svdvals(W)
     return float(sigma[INPUTS] / sigma[0])
 
@@ -133,12 +139,12 @@ def _entrywise(generator: torch.Generator) -> Evidence:
 
 
 def _excess(r: int, margins: Tensor, *, tol: float = ACTIVE_ATOL) -> int:
-    """r (r + 1) / 2 minus the number of active constraints."""
+    """Returns r (r + 1) / 2 minus the number of active constraints."""
     return r * (r + 1) // 2 - int((margins <= 1 + tol).sum())
 
 
 def _rank_and_margins(c: Constraints) -> tuple[int, Tensor]:
-    """Rank and margins of a general solver's solution, by its singular values."""
+    """Returns the rank, by singular values, and the margins of a general solver's solution."""
     W = _general(c, _nuclear)
     sigma = torch.linalg.svdvals(W)
     return int((sigma > CONIC_RTOL * sigma[0]).sum()), c.margins(W)
@@ -146,10 +152,11 @@ def _rank_and_margins(c: Constraints) -> tuple[int, Tensor]:
 
 def _pataki(generator: torch.Generator) -> Evidence:
     problems = _problems(generator, inputs=10, tokens=3, dim=12)[:PATAKI_PROBLEMS]
-    counted = [_rank_and_margins(c) for c in problems]
-    excess = max(_excess(r, margins, tol=CONIC_RTOL) for r, margins in counted)
-    apart = max(abs(nuclear_max_margin(c).rank - r) for c, (r, _) in zip(problems, counted))
-    return Evidence(max(excess, apart), 0, "<=", detail={"excess": excess, "ranks apart": apart, "problems": len(problems)})
+    solutions = [_rank_and_margins(c) for c in problems]
+    excess = max(_excess(r, margins, tol=CONIC_RTOL) for r, margins in solutions)
+    rank_difference = max(abs(nuclear_max_margin(c).rank - r) for c, (r, _) in zip(problems, solutions))
+    detail = {"excess": excess, "ranks apart": rank_difference, "problems": len(problems)}
+    return Evidence(max(excess, rank_difference), 0, "<=", detail=detail)
 
 
 def _published_recipe(generator: torch.Generator) -> Evidence:
@@ -158,7 +165,7 @@ def _published_recipe(generator: torch.Generator) -> Evidence:
 
 
 def _distance(generator: torch.Generator, solve: Any) -> Evidence:
-    """Largest distance of the solution by ``solve`` to those of two general solvers, relative to its norm."""
+    """Returns evidence about the largest distance between the solution by ``solve`` and two general solvers', relative to its norm."""
     c = _draw(generator, inputs=3, tokens=4, dim=5, trials=1).problem(0)
     W = solve(c).W
     others = _general(c, _nuclear), _general(c, _nuclear, solver="SCS", options={"eps": 1e-9, "max_iters": 20_000})

@@ -25,12 +25,15 @@ STEP_SOURCE = Source("vasudeva2025implicit")
 EARLY, LATE, SLOPE_ATOL = 400, 3200, 0.2
 POWER = 3.0
 MIRROR_THRESHOLD = 0.01
-MAX_COSINE = 1 - 3 * MIRROR_THRESHOLD  # of the l_p and the Frobenius solution, so that the check separates them
-MAX_NORM = 3.0  # longest Frobenius solution that 600 steps resolve
+MAX_COSINE = 1 - 3 * MIRROR_THRESHOLD  # largest cosine of the l_p and the Frobenius solution, so that the check separates them
+MAX_NORM = 3.0  # largest norm of a Frobenius solution that 600 steps resolve
 
 
 def _slope(descent: Callable, generator: torch.Generator) -> Evidence:
-    """Distance of the slope of log error against log step from -1, between steps 400 and 3,200; median of ten problems from W = 0."""
+    """Returns evidence about the distance from -1 of the slope of log error against log step.
+
+    The slope is between steps 400 and 3,200, as the median over ten problems, with descent from W = 0.
+    """
     instance = cross_attention(inputs=2, tokens=4, dim=6, trials=10, generator=generator)
     early = descent(instance, start(instance), steps=EARLY)
     late = descent(instance, early, steps=LATE - EARLY)
@@ -49,7 +52,7 @@ def _plain(generator: torch.Generator) -> Evidence:
 
 
 def _draw(generator: torch.Generator) -> tuple[Instance, MaxMargin, MaxMargin]:
-    """An instance, and its solutions in the l_p and in the Frobenius norm, which differ in direction."""
+    """Draws an instance whose l_p and Frobenius solutions differ in direction; returns it with both solutions."""
     for _ in range(MAX_DRAWS):
         instance = equal_distractors(inputs=2, tokens=4, dim=4, generator=generator)
         pairs = constraints(instance.tokens, instance.query, instance.optimal())
@@ -63,6 +66,7 @@ def _draw(generator: torch.Generator) -> tuple[Instance, MaxMargin, MaxMargin]:
 
 
 def _mirror(instance: Instance, target: MaxMargin) -> Evidence:
+    """Returns evidence about 1 - cosine between the end of mirror descent and the target."""
     half = mirror_descent(instance, start(instance), power=POWER, steps=300, rate=20.0)
     end = mirror_descent(instance, half, power=POWER, steps=300, rate=20.0)
     before, after = (1 - float(cosine(s.W, target.W)) for s in (half, end))
@@ -70,18 +74,18 @@ def _mirror(instance: Instance, target: MaxMargin) -> Evidence:
     return limit_evidence(before, after, MIRROR_THRESHOLD, covered=best, detail={"steps": end.step})
 
 
-def _own_norm(generator: torch.Generator) -> Evidence:
+def _same_norm(generator: torch.Generator) -> Evidence:
     instance, entrywise, _ = _draw(generator)
     return _mirror(instance, entrywise)
 
 
-def _frobenius(generator: torch.Generator) -> Evidence:
+def _frobenius_norm(generator: torch.Generator) -> Evidence:
     instance, _, frobenius = _draw(generator)
     return _mirror(instance, frobenius)
 
 
 def _errors(generator: torch.Generator) -> dict[str, float]:
-    """1 - cosine to W_mm after 300 steps of each kind from W = 0; median over ten problems."""
+    """Returns, per kind of step, 1 - cosine to W_mm after 300 steps from W = 0: median over ten problems."""
     instance = equal_distractors(inputs=4, tokens=5, dim=8, generator=generator, trials=10)
     pairs = constraints(instance.tokens, instance.query, instance.optimal())
     goal = torch.stack([frobenius_max_margin(pairs.problem(b)).W for b in range(10)])
@@ -129,8 +133,8 @@ CLAIMS = (
             "the cosine of the two solutions is below 0.97, so that the check separates them",
             "descent selects the optimal tokens",
         ),
-        check=_own_norm,
-        control=_frobenius,
+        check=_same_norm,
+        control=_frobenius_norm,
         control_description="The target is the max-margin solution in the Frobenius norm.",
     ),
     Claim(

@@ -1,8 +1,15 @@
-"""Gradient descent on attention weights: a function takes a state and returns a state.
+"""Gradient descent on attention weights: each kind of descent is a function from a state to a state.
 
-:mod:`.states` the state of a run · :mod:`.losses` · :mod:`.heads` the prediction from the attended mixture · :mod:`.gradient` exact at any
-norm · :mod:`.spaces` W, images, logits or factors · :mod:`.descent` normalised and plain descent · :mod:`.joint` prompt and head at once ·
-:mod:`.mirror` descent in another norm · :mod:`.polyak` steps · :mod:`.path` least loss within a growing ball
+- :mod:`.states`: the state of a run
+- :mod:`.losses`: losses of a prediction
+- :mod:`.heads`: functions that predict from the attention-weighted mixture of tokens
+- :mod:`.gradient`: the gradient, exact for any norm of the weights
+- :mod:`.spaces`: the variables of a step: weights, images, logits or factors
+- :mod:`.descent`: normalised and plain descent
+- :mod:`.joint`: joint descent on prompt and head
+- :mod:`.mirror`: mirror descent in an entrywise norm
+- :mod:`.polyak`: descent with Polyak steps
+- :mod:`.path`: regularisation paths, the weights of least loss within a growing ball
 """
 
 from .descent import descent_direction, is_stationary, normalised_descent, plain_descent, trajectory

@@ -4,11 +4,11 @@ Weights W (:class:`State`):
 
 .. math:: W \leftarrow W - \eta\, g / (\|g\|_F + \epsilon), \qquad g = \nabla L(W) + 2\lambda W .
 
-Factors of :math:`W = K Q^\top` (:class:`Factors`) take the same step each with its own norm, :math:`g_K = \nabla L(W)\, Q + 2\lambda K` and
-:math:`g_Q = \nabla L(W)^\top K + 2\lambda Q`. With :math:`\epsilon = \lambda = 0` the step is exact to rounding for any norm of the
-weights (:mod:`.gradient`). The runs of :cite:t:`tarzanagh2023transformers` have the rounding unit for both: :math:`\epsilon` stops a run
-whose gradient underflows, and the penalty :math:`\lambda(\|K\|_F^2 + \|Q\|_F^2)` matters, since the gradient soon is no larger. Normalised
-descent is studied by :cite:t:`vasudeva2025implicit`.
+The factors of :math:`W = K Q^\top` (:class:`Factors`) each take such a step, normalised separately, with
+:math:`g_K = \nabla L(W)\, Q + 2\lambda K` and :math:`g_Q = \nabla L(W)^\top K + 2\lambda Q`. With :math:`\epsilon = \lambda = 0` the step is
+exact to rounding for any norm of the weights (:mod:`.gradient`). In the runs of :cite:t:`tarzanagh2023transformers` both are the rounding
+unit: :math:`\epsilon` then stops a run whose gradient underflows, and the penalty :math:`\lambda(\|K\|_F^2 + \|Q\|_F^2)` matters, since the
+gradient soon becomes as small. :cite:t:`vasudeva2025implicit` study normalised descent.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -30,8 +30,8 @@ from .states import Factors, State, check_state
 
 AnyState = TypeVar("AnyState", State, Factors)
 
-NORM_FLOOR = 1e-150  # added to norms: squares of less than 1e-162 underflow, and a direction that small must not become a long step
-STATIONARY_RTOL = 1e-14  # of the sum of the norms of its terms: a gradient up to this is zero up to rounding
+NORM_FLOOR = 1e-150  # added to norms: squares below 1e-323 underflow, and so small a direction must not become a step of full length
+STATIONARY_RTOL = 1e-14  # a gradient up to this share of the sum of the norms of its terms is zero up to rounding
 
 
 @single_threaded
@@ -39,14 +39,18 @@ STATIONARY_RTOL = 1e-14  # of the sum of the norms of its terms: a gradient up t
 def descent_direction(
     instance: Instance | HeadInstance, W: Float[Tensor, "*trials d d_z"], *, loss: Loss = LOGISTIC
 ) -> tuple[Float[Tensor, "*trials d d_z"], Float[Tensor, "*trials"]]:
-    r"""The negative gradient of the mean loss, as direction and logarithm of its scale: :math:`-\nabla L = e^{C} M`.
+    r"""Computes the negative gradient of the mean loss as a direction and the logarithm of its scale: :math:`-\nabla L = e^{C} M`.
 
+    Args:
+        instance: the problems, one or a batch of trials.
+        W: the weights, ``[*trials, d, d_z]``.
+        loss: loss of the prediction, label included.
     Returns:
         M ``[*trials, d, d_z]`` and C ``[*trials]``; ``M * C.exp()[..., None, None]`` is the negative gradient. M is exact to rounding even
-        where the gradient underflows. M = 0 if all scores of each input are equal.
+        if the gradient underflows. M = 0 if all scores of each input are equal.
     Raises:
-        ValueError: inputs of one token, all queries of a trial zero, or data out of range (:func:`~.gradient.check_scale`).
-        TypeError: no instance, or no loss.
+        ValueError: inputs have one token, all queries of a trial are zero, or data are out of range (:func:`~.gradient.check_scale`).
+        TypeError: ``instance`` or ``loss`` has the wrong type.
     """
     data = Gradient(instance, loss)
     check_state(instance, State(W))
@@ -63,23 +67,23 @@ def normalised_descent(
     eps: float = 0.0,
     penalty: float = 0.0,
 ) -> AnyState:
-    r"""Normalised gradient descent, each trial on its own; on factors if the state holds factors.
+    r"""Runs normalised gradient descent, with independent trials; on factors if the state holds factors.
 
     Args:
         instance: the problems, one or a batch of trials.
-        state: the start: :func:`~.states.start`, a random start, or what an earlier run returned.
+        state: the first state: :func:`~.states.start`, a random start, or the result of an earlier run.
         steps: number of steps.
         rate: :math:`\eta`, the length of each step.
-        loss: of the prediction, label included.
-        eps: :math:`\epsilon`, added to the norm of the gradient: 0 is exact, ``torch.finfo(torch.float64).eps`` as published.
-        penalty: :math:`\lambda` of the squared norms in the loss: 0, or the same number on factors as published.
+        loss: loss of the prediction, label included.
+        eps: :math:`\epsilon`, added to the norm of the gradient; 0 is exact, the published runs use ``torch.finfo(torch.float64).eps``.
+        penalty: :math:`\lambda`, the factor of the squared norms in the loss; the published runs on factors use the same number as eps.
     Returns:
-        The state after these steps; another call continues exactly from it. Where the gradient is zero the weights do not change.
+        The state after these steps; another call continues exactly from it. If the gradient is zero, the weights do not change.
     Raises:
-        ValueError: ``steps`` is negative, ``rate`` not positive and finite, ``eps`` or ``penalty`` negative or not finite; the state does
-            not belong to the instance; inputs of one token, a trial of zero queries, or data out of range
+        ValueError: ``steps`` is negative, ``rate`` is not positive and finite, or ``eps`` or ``penalty`` is negative or not finite; the
+            state does not belong to the instance; inputs have one token, all queries of a trial are zero, or data are out of range
             (:func:`~.gradient.check_scale`); or the weights overflow.
-        TypeError: an argument of another type.
+        TypeError: an argument has the wrong type.
     """
     integers(minimum=0, steps=steps)
     check_state(instance, state)
@@ -89,7 +93,7 @@ def normalised_descent(
 def plain_descent(
     instance: Instance | HeadInstance, state: AnyState, *, steps: int, rate: float = 1.0, loss: Loss = LOGISTIC, penalty: float = 0.0
 ) -> AnyState:
-    r"""Gradient descent with a constant step, :math:`W \leftarrow W - \eta g`; the norm then grows only like :math:`\log t`.
+    r"""Runs gradient descent with a constant step size, :math:`W \leftarrow W - \eta g`; the norm grows like :math:`\log t` in t steps.
 
     Args:
         instance, state, steps, loss, penalty: as in :func:`normalised_descent`.
@@ -97,11 +101,12 @@ def plain_descent(
     Returns:
         The state after these steps; another call continues exactly from it.
     Raises:
-        ValueError, TypeError: as :func:`normalised_descent`. With a rate that is too large, the weights overflow sooner or later.
+        ValueError, TypeError: as for :func:`normalised_descent`. If the rate is too large, the weights eventually overflow.
     """
     integers(minimum=0, steps=steps)
     positive(rate=rate)
     check_state(instance, state)
+    # The direction that a space returns is n times the gradient, hence the division by n.
     factor = torch.tensor(rate / instance.tokens.shape[-3], dtype=torch.float64)
     return next(_run(instance, state, (state.step + steps,), loss, penalty, lambda _, C: factor if C is None else factor * C.exp()))
 
@@ -116,29 +121,29 @@ def trajectory(
     eps: float = 0.0,
     penalty: float = 0.0,
 ) -> Iterator[AnyState]:
-    """States of :func:`normalised_descent` at the given numbers of steps, counted from the first run's start.
+    """Yields states of :func:`normalised_descent` after the given numbers of steps, counted from step 0 of the first run.
 
     Args:
-        steps: the numbers of steps after which a state is returned, in increasing order from ``state.step``; read one at a time.
+        steps: numbers of steps after which a state is returned, increasing from ``state.step``; the iterable is read lazily.
         instance, state, rate, loss, eps, penalty: as in :func:`normalised_descent`.
     Returns:
         An iterator over the states. Nothing is computed or checked before the first state is requested.
     Raises:
-        ValueError: a number of steps is smaller than the previous one, or as :func:`normalised_descent`.
-        TypeError: as :func:`normalised_descent`.
+        ValueError: a number of steps is smaller than the previous one, or as for :func:`normalised_descent`.
+        TypeError: as for :func:`normalised_descent`.
     """
     positive(rate=rate)
     check_nonnegative(eps=eps)
     check_state(instance, state)
-    # ``size`` is the norm of n e^-C times the gradient, so eps becomes n e^-C eps in the same unit. C is about -|W| times the margin: once
-    # e^-C overflows, n e^-C eps is infinite and the step zero, as it should be.
-    rate_tensor, least = torch.tensor(rate, dtype=torch.float64), eps * instance.tokens.shape[-3]
+    # ``size`` is the norm of n e^-C times the gradient, so eps becomes n e^-C eps in the same unit. C is about -|W| times the margin. Once
+    # e^-C overflows, n e^-C eps is infinite, and the step is correctly zero.
+    rate_tensor, scaled_eps = torch.tensor(rate, dtype=torch.float64), eps * instance.tokens.shape[-3]
 
     @no_type_check
     def length(size: Tensor, C: Tensor | None) -> Tensor:
         if C is None or not eps:
-            return rate_tensor / size.add_(max(least, NORM_FLOOR))
-        return rate_tensor / (-C).exp().mul_(least).add(size).clamp_(min=NORM_FLOOR)
+            return rate_tensor / size.add_(max(scaled_eps, NORM_FLOOR))
+        return rate_tensor / (-C).exp().mul_(scaled_eps).add(size).clamp_(min=NORM_FLOOR)
 
     yield from _run(instance, state, steps, loss, penalty, length)
 
@@ -152,46 +157,47 @@ def _run(
     penalty: float,
     length: Callable[[Tensor, Tensor | None], Tensor],
 ) -> Iterator[AnyState]:
-    """Descent with steps of any length.
+    """Yields states of descent with any rule for the length of a step.
 
     Args:
         steps: numbers of steps after which a state is returned.
-        length: the factor of the direction, given its norm ``[trials, 1, 1]`` and the logarithm C of its scale (None for 0).
+        length: function that returns the factor of the direction from its norm ``[trials, 1, 1]`` and the logarithm C of its scale
+            (None: C = 0).
     """
     check_nonnegative(penalty=penalty)
-    data, now = Gradient(instance, loss), state.step
-    place = space(data, state, penalty)
+    data, current = Gradient(instance, loss), state.step
+    variables = space(data, state, penalty)
 
-    # Only the inner function is single-threaded: around the generator, the setting would stay active while the caller works with a state.
+    # Only the inner function is single-threaded. On the generator, the setting would stay active while the caller works with a state.
     @single_threaded
     @no_type_check
     def advance(steps: int) -> None:
-        with torch.inference_mode(isinstance(instance, Instance)):  # cheaper than no_grad; other heads may differentiate
+        with torch.inference_mode(isinstance(instance, Instance)):  # cheaper than no_grad, but other heads may need autograd
             for _ in range(steps):
-                c, C = data.coefficients(place.logits())
-                place.move(length(*place.aim(c, C)))
+                c, C = data.coefficients(variables.logits())
+                variables.move(length(*variables.aim(c, C)))
 
     for step in steps:
         integers(minimum=0, steps=step)
-        if step < now:
-            raise ValueError(f"steps must increase from {now}, got {step}")
-        advance(step - now)
-        now = step
-        state_now = place.state(step)
-        check_state(instance, state_now)  # constant steps can overflow
-        yield state_now  # pyright: ignore[reportReturnType]
+        if step < current:
+            raise ValueError(f"steps must increase from {current}, got {step}")
+        advance(step - current)
+        current = step
+        result = variables.state(step)
+        check_state(instance, result)  # weights may have overflowed
+        yield result  # pyright: ignore[reportReturnType]
 
 
 @single_threaded
 @torch.no_grad()
 @converted(float64=("W",))
 def is_stationary(instance: Instance | HeadInstance, W: Tensor, *, loss: Loss = LOGISTIC) -> bool:
-    """Whether the gradient at W ``[d, d_z]`` is zero up to rounding: its terms cancel to 1e-14 of the sum of their norms.
+    """Returns whether the gradient at W ``[d, d_z]`` is zero up to rounding: its terms cancel to 1e-14 of the sum of their norms.
 
-    Normalised descent would turn the rounding into full steps, in a direction that depends on the processor.
+    Normalised descent would turn the rounding error into full steps, whose direction depends on the processor.
 
     Raises:
-        ValueError: as :func:`descent_direction`.
+        ValueError: as for :func:`descent_direction`.
     """
     data = Gradient(instance, loss)
     c, _ = data.coefficients(data.logits(data.query @ W.mT))

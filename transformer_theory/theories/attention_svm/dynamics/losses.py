@@ -1,7 +1,7 @@
-r"""Losses of a prediction f, the label included: :math:`f = Y h(\cdot)`, large where the head is right.
+r"""Losses of a prediction :math:`f = Y h(\cdot)`, which includes the label and is large if the head is right.
 
-A loss is decreasing with a bounded slope on the predictions that a run visits: logistic :math:`\log(1 + e^{-f})`, exponential
-:math:`e^{-f}`, linear :math:`-f`. This is the class of :cite:t:`tarzanagh2023transformers` and :cite:t:`tarzanagh2023maxmargin`.
+A loss is decreasing, with a bounded slope on the predictions that occur in a run: logistic :math:`\log(1 + e^{-f})`, exponential
+:math:`e^{-f}`, linear :math:`-f`. :cite:t:`tarzanagh2023transformers` and :cite:t:`tarzanagh2023maxmargin` study this class.
 """
 
 from collections.abc import Callable
@@ -18,10 +18,10 @@ class Loss:
     r"""A decreasing loss :math:`\ell`.
 
     Attributes:
-        name: for tables.
-        value: :math:`f \mapsto \ell(f)`, entry by entry.
-        slope: :math:`f \mapsto -\ell'(f) > 0`, entry by entry.
-        log: the logarithm of the slope, exact also where the slope itself underflows or overflows; None takes the logarithm of ``slope``.
+        name: name of the loss in tables.
+        value: the function :math:`f \mapsto \ell(f)`, entrywise.
+        slope: the function :math:`f \mapsto -\ell'(f) > 0`, entrywise.
+        log: logarithm of the slope, exact even if the slope itself underflows or overflows. None: the logarithm of ``slope``.
     """
 
     name: str
@@ -30,15 +30,15 @@ class Loss:
     log: Callable[[Tensor], Tensor] | None = None
 
     def log_slope(self, f: Tensor) -> Tensor:
-        r""":math:`\log(-\ell'(f))`, entry by entry."""
+        r"""Returns :math:`\log(-\ell'(f))`, entrywise."""
         return self.slope(f).log() if self.log is None else self.log(f)
 
 
 def check_loss(loss: object) -> None:
-    """Checks that a value is a :class:`Loss`, not the name of one.
+    """Checks that a value is a :class:`Loss` and not, for example, its name.
 
     Raises:
-        TypeError: it is not.
+        TypeError: the value is not a :class:`Loss`.
     """
     if not isinstance(loss, Loss):
         raise TypeError(f"loss must be a Loss such as LOGISTIC, EXPONENTIAL or LINEAR, got {describe(loss)}")

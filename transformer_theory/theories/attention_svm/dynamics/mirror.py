@@ -5,8 +5,8 @@ conjugate exponent :math:`q = p/(p-1)`, one normalised step is
 
 .. math:: \nabla\psi(W) \leftarrow \nabla\psi(W) - \eta\, \nabla L(W) / \|\nabla L(W)\|_q .
 
-Its direction is that of the max-margin problem in the :math:`\ell_p` norm of the selected tokens, :math:`\min \|W\|_p` subject to
-:math:`(x_{i,a_i} - x_{i,t})^\top W z_i \ge 1`; p = 2 is normalised gradient descent (:cite:t:`julistiono2024optimizing`).
+W converges in direction to the max-margin solution of the selected tokens in the :math:`\ell_p` norm, :math:`\min \|W\|_p` subject to
+:math:`(x_{i,a_i} - x_{i,t})^\top W z_i \ge 1` (:cite:t:`julistiono2024optimizing`). The case p = 2 is normalised gradient descent.
 """
 
 import torch
@@ -24,26 +24,26 @@ from .states import State, check_state
 @single_threaded
 @torch.no_grad()
 def mirror_descent(instance: Instance, state: State, *, power: float, steps: int, rate: float = 0.1, loss: Loss = LOGISTIC) -> State:
-    r"""Normalised mirror descent with the potential :math:`\|W\|_p^p / p`, each trial on its own.
+    r"""Runs normalised mirror descent with the potential :math:`\|W\|_p^p / p`, with independent trials.
 
     Args:
-        instance, state: as in :func:`~.descent.normalised_descent`, on weights.
-        power: p > 1.
+        instance, state: as in :func:`~.descent.normalised_descent`; the state holds weights.
+        power: exponent p > 1.
         steps: number of steps.
         rate: :math:`\eta`, the length of each step in the dual norm.
-        loss: of the prediction, label included.
+        loss: loss of the prediction, label included.
     Returns:
         The state after these steps; another call continues from it, up to rounding in the powers.
     Raises:
-        ValueError: ``power`` is not above one and finite, or as :func:`~.descent.normalised_descent`.
-        TypeError: as there, or the state holds factors.
+        ValueError: ``power`` is not above one and finite, or as for :func:`~.descent.normalised_descent`.
+        TypeError: the state holds factors, or as for :func:`~.descent.normalised_descent`.
     """
     check_power(power)
     integers(minimum=0, steps=steps)
     positive(rate=rate)
     check_state(instance, state, State)
-    # The dual variable, the gradient of the potential at W, takes the steps, and W follows from it. Computing it from W again in every step
-    # would add rounding errors of the powers.
+    # The steps update the dual variable, which is the gradient of the potential at W; W follows from it. Recomputing the dual variable from W
+    # in every step would add rounding errors of the powers.
     data, W = Gradient(instance, loss), state.W
     dual = signed_power(W, power - 1)
     for _ in range(steps):
@@ -51,16 +51,16 @@ def mirror_descent(instance: Instance, state: State, *, power: float, steps: int
         dual = dual + rate * unit(M, power=power / (power - 1))[0]
         W = signed_power(dual, 1 / (power - 1))
     end = State(W, state.step + steps)
-    check_state(instance, end)  # for p near one, the power 1 / (p - 1) overflows soon
+    check_state(instance, end)  # for p close to one, the power 1 / (p - 1) soon overflows
     return end
 
 
 def check_power(power: float) -> None:
-    """Checks that an exponent has a conjugate one.
+    """Checks that an exponent is above one, so that it has a finite conjugate exponent.
 
     Raises:
-        ValueError: it is not above one and finite.
-        TypeError: it is no number.
+        ValueError: the exponent is not above one and finite.
+        TypeError: the exponent is not a number.
     """
     positive(power=power)
     if not power > 1:
@@ -68,7 +68,7 @@ def check_power(power: float) -> None:
 
 
 def signed_power(W: Float[Tensor, "*any d d_z"], power: float) -> Float[Tensor, "*any d d_z"]:
-    r""":math:`\operatorname{sign}(W)|W|^{power}`, entry by entry; the gradient of the potential and, with 1/power, its inverse."""
+    r"""Returns :math:`\operatorname{sign}(W)|W|^{power}`, entrywise: the gradient of the potential for p - 1, its inverse for 1/(p - 1)."""
     return W.sign() * W.abs() ** power
 
 
@@ -76,19 +76,19 @@ def signed_power(W: Float[Tensor, "*any d d_z"], power: float) -> Float[Tensor, 
 def bregman_divergence(
     target: Float[Tensor, "*trials d d_z"], W: Float[Tensor, "*trials d d_z"], *, power: float
 ) -> Float[Tensor, "*trials"]:
-    r"""The Bregman divergence of the target's direction from that of W, a measure of convergence in the geometry of the potential.
+    r"""Computes the Bregman divergence between two directions, a measure of convergence in the geometry of the potential.
 
     It is :math:`D_\psi(A, B) = \psi(A) - \psi(B) - \langle\nabla\psi(B), A - B\rangle` for the target A and the weights B, both scaled to
     :math:`\ell_p` norm one.
 
     Args:
-        target, W: ``[*trials, d, d_z]``, of any norm.
-        power: p > 1.
+        target, W: matrices of any norm, ``[*trials, d, d_z]``.
+        power: exponent p > 1.
     Returns:
-        The divergence, at least zero up to rounding; 1 where one of the two is zero and has no direction.
+        The divergence, ``[*trials]``, non-negative up to rounding; 1 if a matrix is zero and thus has no direction.
     Raises:
         ValueError: ``power`` is not above one and finite.
-        TypeError: ``power`` is no number.
+        TypeError: ``power`` is not a number.
     """
     check_power(power)
     # Both have norm one, so psi(A) = psi(B) = 1/p and <grad psi(B), B> = 1: the divergence is 1 - <grad psi(B), A>.

@@ -1,4 +1,4 @@
-"""The figures of the papers redone, one experiment per file."""
+"""The figures of the papers, recomputed; one experiment per file."""
 
 from ....core.experiment import experiments_in
 

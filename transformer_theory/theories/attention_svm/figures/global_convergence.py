@@ -115,7 +115,8 @@ class GlobalConvergence(Experiment):
                 ax.fill_between(a["dims"], a["low"][pair], a["high"][pair], color=tint, alpha=0.14, linewidth=0)
                 label = f"{'nT'[varied]} = {(n, T)[varied]}"
                 ax.plot(a["dims"], a["share"][pair], color=tint, marker="o", markersize=3, label=label)
-                points += [(int(d), row.predicted, row.basis) for d in a["dims"] for row in reference_rows.select(setting=size(n, T, int(d)))]
+                rows = [(int(d), row) for d in a["dims"] for row in reference_rows.select(setting=size(n, T, int(d)))]
+                points += [(d, row.predicted, row.basis) for d, row in rows]
             mark(ax, points)
             ax.set_xscale("log")
             ax.set_xticks(a["dims"], [str(d) for d in a["dims"]])

@@ -130,7 +130,7 @@ class LocalConvergence(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots the largest attention weight and the cosines to both solutions against the step: mean and standard deviation over trials."""
+        """Plots the largest attention weight and the cosines to both solutions against the step: mean and deviation over the trials."""
         a, table = arrays_of(result), result.table
         steps, attention_rows = a["steps"], table.select(quantity=QUANTITIES["attention"])
         cosine_rows = table.select(quantity=(QUANTITIES["frobenius"], QUANTITIES["nuclear"]))

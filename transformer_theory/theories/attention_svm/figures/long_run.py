@@ -79,9 +79,7 @@ class LongRun(RandomExperiment):
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields rows with the slope, the medians with their reference numbers, and the smallest and last medians by autograd; arrays with every
-        trial's error.
-        """
+        """Yields rows with the slope, the medians, and the smallest and last medians by autograd; arrays with every trial's error."""
         instance = cross_attention(inputs=self.inputs, tokens=self.tokens, dim=self.dim, trials=self.trials, generator=self.generator())
         steps, early = logarithmic_steps(self.steps), logarithmic_steps(self.naive_steps)
         states = list(trajectory(instance, start(instance), steps=steps, rate=self.rate))
@@ -126,7 +124,7 @@ class LongRun(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots 1 - cosine against the step (median and range over problems, exact and by autograd), and the direction error times the step."""
+        """Plots 1 - cosine (median and range, exact and by autograd) and the direction error times the step, both against the step."""
         a, reference_rows = arrays_of(result), references(result.table.select(quantity=DISTANCE))
         figure, (left, right) = axes(1, 2, width=7.0, height=3.4)
         for name, steps, tint, label in (

@@ -74,7 +74,7 @@ class LossComparison(Experiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots the paths of p for some scores C, one panel per loss, and the last second coordinate of p against C with its closed-form limit."""
+        """Plots the paths of p for some scores C, one panel per loss, and the final second coordinate of p against C with its limit."""
         a = arrays_of(result)
         figure, panels = axes(1, 3, width=7.0, height=3.1)
         for ax, (name, tint), title in zip(panels, TINTS.items(), ("Loss $-x$", r"Loss $\log(1 + e^{-x})$")):

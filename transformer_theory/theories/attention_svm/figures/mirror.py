@@ -117,8 +117,8 @@ class Mirror(RandomExperiment):
             ax.set_yticks(ticks, names)
         caption(
             figure,
-            f"Means over {a['cosine'].shape[-1]} random problems (those whose selection is feasible). Darker means closer; each panel has its "
-            "own scale. The theory predicts that the diagonal entry, in bold, is the closest of its row.",
+            f"Means over {a['cosine'].shape[-1]} random problems (those whose selection is feasible). Darker means closer; each panel has "
+            "its own scale. The theory predicts that the diagonal entry, in bold, is the closest of its row.",
         )
         return figure
 

@@ -1,4 +1,4 @@
-"""Descent with a one-layer network as head, which shares attention among tokens, against the weights that the theory predicts."""
+"""Descent with a one-layer network as head, for which attention may stay on several tokens, compared with the predicted weights."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,9 +30,10 @@ SHARED = "share of accepted trials that share attention"
 ALL_PUSHED = "share of accepted trials in which every masked token is pushed away"
 MEDIAN_DISTANCE = "median of 1 - cosine to the prediction"
 TARGETS = {"prediction": "finite part and direction", "direction": "direction alone", "one token": "max-margin of the top tokens"}
-PUBLISHED = {4: (0.034, 0.07, 0.155), 6: (0.017, 0.043, 0.14), 8: (0.011, 0.015, 0.135), 10: (0.0055, 0.0085, 0.12)}  # read off the figure
+# Dimension -> distance to each of TARGETS, read off the published figure.
+PUBLISHED = {4: (0.034, 0.07, 0.155), 6: (0.017, 0.043, 0.14), 8: (0.011, 0.015, 0.135), 10: (0.0055, 0.0085, 0.12)}
 ROUNDING_UNIT = torch.finfo(torch.float64).eps
-MIN_PUSH = 1e-3  # slope of the head below which a token is not pushed away; gains are of order one
+MIN_PUSH = 1e-3  # smallest least_push at which masked tokens count as pushed away; gains are of order one
 CHUNK = 500  # trials that descend together
 LABELS = ("finite part and direction", "direction alone", "one token per input")
 TINTS = (COLOURS["attention_svm"], COLOURS["scan_snap"], COLOURS["null"])
@@ -40,11 +41,12 @@ DIM_TINTS = (COLOURS["attention_svm"], COLOURS["scan_snap"], COLOURS["rate_reduc
 
 
 def draw_trials(seeds: range, *, inputs: int, tokens: int, dim: int) -> HeadInstance:
-    """The published data of these seeds: hidden weights, tokens, labels and queries, drawn in single precision in this order.
+    """Draws the published data of these seeds: hidden weights, tokens, labels and queries, in this order and in single precision.
 
-    As in the published run, seeds whose labels are all positive are dropped: the head is never negative, so every selection fits them.
+    As in the published run, seeds whose labels are all positive are dropped: the head is never negative, so every selection fits such
+    labels.
     """
-    drawn = []
+    problems = []
     for seed in seeds:
         generator = torch.Generator().manual_seed(seed)
         V = torch.randn(dim, dim, generator=generator)
@@ -52,8 +54,8 @@ def draw_trials(seeds: range, *, inputs: int, tokens: int, dim: int) -> HeadInst
         Y = 2.0 * (torch.randn(inputs, generator=generator) > 0) - 1
         z = torch.nn.functional.normalize(torch.randn(inputs, dim, generator=generator), dim=-1)
         if bool((Y < 0).any()):
-            drawn.append((V / V.norm(), x, Y, z))
-    V, x, Y, z = (torch.stack(part).double() for part in zip(*drawn))
+            problems.append((V / V.norm(), x, Y, z))
+    V, x, Y, z = (torch.stack(part).double() for part in zip(*problems))
     return HeadInstance(x, z, Y, relu_head(V))
 
 
@@ -63,30 +65,31 @@ def descend(
     """Runs the trials of these seeds and keeps those that the published rule accepts.
 
     Returns:
-        ``tried`` [1], the number of trials, and for the k accepted trials: ``apart`` [k, checkpoints, 3], 1 - cosine of W to the three
-        targets; ``masked`` [k], the largest attention on a token outside the sets; ``several`` [k], whether some input shares its
-        attention; ``pushed`` [k], whether the head pushes every token outside the sets away.
+        Arrays by name. ``tried`` [1] is the number of trials. The others hold the k accepted trials: ``apart`` [k, checkpoints, 3] is
+        1 - cosine of W to the three targets; ``masked`` [k] is the largest attention on a masked token; ``several`` [k] says whether some
+        input shares its attention; ``pushed`` [k] says whether the head pushes every masked token away.
     """
     instance = draw_trials(seeds, inputs=inputs, tokens=tokens, dim=dim)
-    begin = random_start(instance, generator=torch.Generator().manual_seed(start * 1_000_003 + seeds.start))
-    states = list(trajectory(instance, begin, steps=range(every, steps + 1, every), rate=rate, eps=eps))
+    # One generator per chunk: the large prime separates the seeds of different values of ``start``.
+    first_state = random_start(instance, generator=torch.Generator().manual_seed(start * 1_000_003 + seeds.start))
+    states = list(trajectory(instance, first_state, steps=range(every, steps + 1, every), rate=rate, eps=eps))
     attention = instance.attention(states[-1].W)
-    clear, tried = settled(attention).nonzero().squeeze(-1), np.array([len(attention)])
-    if not len(clear):
+    settled_trials, tried = settled(attention).nonzero().squeeze(-1), np.array([len(attention)])
+    if not len(settled_trials):
         empty = {name: np.zeros(0, dtype=bool) for name in ("masked", "several", "pushed")}
         return {"tried": tried, "apart": np.zeros((0, len(states), len(TARGETS)))} | empty
-    x, z, s = instance.tokens[clear], instance.query[clear], attention[clear]
+    x, z, s = instance.tokens[settled_trials], instance.query[settled_trials], attention[settled_trials]
     general, single = generalised_max_margins(x, z, s, threshold=SOME_ATTENTION), frobenius_max_margins(constraints(x, z, s.argmax(-1)))
     solved = general.direction.solved & general.finite.solved & single.solved  # pyright: ignore[reportAttributeAccessIssue]
-    apart = []
+    distances = []
     for state in states:
-        W = state.W[clear]
+        W = state.W[settled_trials]
         targets = (general.predict(W), general.direction.W, single.W)
-        apart.append(torch.stack([1 - cosine(W[solved], target[solved], dim=(-2, -1)) for target in targets], -1))
-    accepted = clear[solved]
+        distances.append(torch.stack([1 - cosine(W[solved], target[solved], dim=(-2, -1)) for target in targets], -1))
+    accepted = settled_trials[solved]
     return {
         "tried": tried,
-        "apart": torch.stack(apart, 1).numpy(),
+        "apart": torch.stack(distances, 1).numpy(),
         "masked": s[solved].masked_fill(s[solved] > NO_ATTENTION, 0.0).flatten(1).amax(-1).numpy(),
         "several": shared(attention[accepted]).numpy(),
         "pushed": (least_push(instance, states[-1].W)[accepted] > MIN_PUSH).numpy(),
@@ -95,22 +98,23 @@ def descend(
 
 @dataclass(frozen=True)
 class MultiToken(RandomExperiment):
-    r"""Normalised descent with the head :math:`h(o) = 1^\top \max(V^\top o, 0)` against three predictions of the direction of W.
+    r"""Normalised descent with the head :math:`h(o) = 1^\top \max(V^\top o, 0)`, compared with three predictions of the direction of W.
 
-    Attention may stay on several tokens. The prediction is then a finite part plus a multiple of a direction. It is compared with the
-    direction alone, and with the max-margin solution that scores each input's top token above all others. A trial counts only if it has
-    settled: no token has between 1e-6 and 1e-3 of the attention, and some token has less. The share of settled trials is shown; it falls
-    with the dimension. The prediction fails where the head is flat at a masked token and so does not push it away; these trials are plotted
-    separately. ``eps`` is added to the gradient's norm, as published; with 0 descent is exact and goes farther.
+    Attention may stay on several tokens. The prediction is then a finite part plus a multiple of a direction. The two other candidates are
+    the direction alone, and the max-margin solution that scores each input's most attended token above all others. A trial counts only if
+    it has settled: no token has between 1e-6 and 1e-3 of the attention, and some token has less. The figure shows the share of settled
+    trials, which falls with the dimension. The prediction fails where the head is flat at a masked token and so does not push it away; the
+    figure marks these trials. ``eps`` is added to the norm of the gradient, as published; with ``eps = 0`` descent is exact and W grows
+    further.
 
     Raises:
-        ValueError: ``every`` is more than ``steps``; or a setting is out of range.
+        ValueError: ``every`` exceeds ``steps``, or a setting is out of range.
     """
 
     dims: tuple[int, ...] = setting((4, 6, 8, 10), ge=1, help="dimensions d of the tokens")
     inputs: int = setting(3, ge=1, help="number n of inputs")
     tokens: int = setting(4, ge=2, help="number T of tokens per input")
-    trials: int = setting(4000, ge=1, help="random problems for each dimension")
+    trials: int = setting(4000, ge=1, help="random problems per dimension")
     steps: int = setting(2000, ge=1, help="steps of descent")
     every: int = setting(100, ge=1, help="steps between two measurements")
     rate: float = setting(0.1, gt=0, le=1e6, help="length of a step")
@@ -125,7 +129,7 @@ class MultiToken(RandomExperiment):
             raise ValueError(f"every must be at most steps = {self.steps}, got {self.every}; lower every, or raise steps")
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Rows of each dimension: share of trials accepted, and mean distances at the end; arrays with those of every accepted trial."""
+        """Yields, per dimension, the share of accepted trials and the mean distances at the end; arrays with all accepted trials."""
         fixed = {name: getattr(self, name) for name in ("inputs", "tokens", "steps", "every", "rate", "eps")} | {"start": self.seed}
         parts = [range(first, min(first + CHUNK, self.trials + 1)) for first in range(1, self.trials + 1, CHUNK)]
         outcomes = sweep(descend, [{"seeds": seeds, "dim": d, **fixed} for d in self.dims for seeds in parts])
@@ -146,6 +150,7 @@ class MultiToken(RandomExperiment):
         yield Arrays(stored | {f"{NAME}/accepted": np.array(accepted), f"{NAME}/share": share, f"{NAME}/low": low, f"{NAME}/high": high})
 
     def _rows(self, d: int, joined: dict[str, np.ndarray], accepted: int, tried: int) -> Iterator[Measurement]:
+        """Yields the rows of one dimension."""
         low, high = clopper_pearson(accepted, tried)
         yield figure_row(
             ACCEPTED,
@@ -156,7 +161,7 @@ class MultiToken(RandomExperiment):
             n=tried,
             interval=(float(low), float(high)),
             interval_kind="over samples",
-            note="some labels are negative in all trials",
+            note="each trial has at least one negative label",
         )
         if not accepted:
             return
@@ -164,7 +169,7 @@ class MultiToken(RandomExperiment):
         published = PUBLISHED.get(d) if comparable else None
         for number, (target, note) in enumerate(TARGETS.items()):
             values = joined["apart"][:, -1, number]
-            error = values.std() / max(accepted - 1, 1) ** 0.5
+            error = values.std() / max(accepted - 1, 1) ** 0.5  # numpy divides the variance by n, hence n - 1 here
             yield figure_row(
                 DISTANCE,
                 float(values.mean()),
@@ -185,18 +190,18 @@ class MultiToken(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Distance of W to three predictions against the dimension, the share of accepted trials, distance against leftover attention."""
+        """Plots the distance of W to three predictions, the share of accepted trials, and the distance against the leftover attention."""
         a = arrays_of(result)
         dims = [int(d) for d in a["dims"]]
         figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.3)
-        shown = [number for number, count in enumerate(a["accepted"]) if count]
+        nonempty = [number for number, count in enumerate(a["accepted"]) if count]
         for target, (label, tint) in enumerate(zip(LABELS, TINTS)):
-            ends = [a[f"apart_{dims[number]}"][:, -1, target] for number in shown]
+            ends = [a[f"apart_{dims[number]}"][:, -1, target] for number in nonempty]
             error = [end.std() / max(len(end) - 1, 1) ** 0.5 for end in ends]
-            left.errorbar([dims[n] for n in shown], [end.mean() for end in ends], error, color=tint, marker="o", label=label, capsize=2)
-        known = references(result.table.select(quantity=DISTANCE))
-        places = [(d, known.select(setting=f"{target}, d={d}")) for target in TARGETS for d in dims]
-        mark(left, [(d, row.predicted, row.basis) for d, rows in places for row in rows])
+            left.errorbar([dims[n] for n in nonempty], [end.mean() for end in ends], error, color=tint, marker="o", label=label, capsize=2)
+        reference_rows = references(result.table.select(quantity=DISTANCE))
+        rows_by_dim = [(d, reference_rows.select(setting=f"{target}, d={d}")) for target in TARGETS for d in dims]
+        mark(left, [(d, row.predicted, row.basis) for d, rows in rows_by_dim for row in rows])
         left.set_yscale("log")
         left.set_ylim(top=left.get_ylim()[1] * 8)
         left.set_xticks(dims)
@@ -204,11 +209,11 @@ class MultiToken(RandomExperiment):
         left.legend(loc="upper right", handlelength=1.8, borderaxespad=0.1)
         _accepted(middle, a, dims)
         _leftover(right, a, dims)
-        if shown:
+        if nonempty:
             right.set_ylim(top=right.get_ylim()[1] * 12)
         caption(
             figure,
-            "Left: means over the accepted trials, bars: standard error. Middle: number accepted on top, bars: 95 % interval "
+            "Left: means over the accepted trials; bars: standard error. Middle: share and number of accepted trials; bars: 95 % interval "
             "(Clopper-Pearson). Right: one mark per trial, against the largest attention left on a masked token; flat head: the head has "
             "no slope at some masked token, so descent does not push it away.",
         )
@@ -216,23 +221,25 @@ class MultiToken(RandomExperiment):
 
     @classmethod
     def quick(cls) -> "MultiToken":
-        """Few trials in four dimensions, a fifth of the steps: a second."""
+        """Returns a small version: few trials in four dimensions and a fifth of the steps, about a second."""
         return cls(dims=(4,), trials=120, steps=400, every=100)
 
 
 def _accepted(ax: "Axes", a: dict[str, np.ndarray], dims: list[int]) -> None:
-    places = np.arange(len(dims))
+    """Plots the share and the number of accepted trials per dimension."""
+    positions = np.arange(len(dims))
     spread = np.abs(np.stack([a["low"], a["high"]]) - a["share"])
-    ax.bar(places, a["share"], yerr=spread, color=COLOURS["attention_svm"], alpha=0.55, width=0.6, capsize=2, error_kw={"linewidth": 1})
-    for place, share, count in zip(places, a["high"], a["accepted"]):
-        ax.annotate(str(count), (place, share), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=7.5)
-    ax.set_xticks(places, [str(d) for d in dims])
+    ax.bar(positions, a["share"], yerr=spread, color=COLOURS["attention_svm"], alpha=0.55, width=0.6, capsize=2, error_kw={"linewidth": 1})
+    for position, top, count in zip(positions, a["high"], a["accepted"]):
+        ax.annotate(str(count), (position, top), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=7.5)
+    ax.set_xticks(positions, [str(d) for d in dims])
     ax.set_xlim(-0.6, len(dims) - 0.4)
     ax.set_ylim(top=1.15 * max(float(a["high"].max()), 1e-3))
     ax.set(title="Share of trials accepted", xlabel="dimension d")
 
 
 def _leftover(ax: "Axes", a: dict[str, np.ndarray], dims: list[int]) -> None:
+    """Plots, per trial, the distance to the prediction against the largest attention on a masked token."""
     for d, tint in zip(dims, DIM_TINTS):
         ends, masked, pushed = a[f"apart_{d}"][:, -1, 0], np.maximum(a[f"masked_{d}"], 1e-20), a[f"pushed_{d}"]
         if len(masked):

@@ -1,4 +1,4 @@
-"""A map over inputs, tokens and dimension: how often the best tokens are feasible and selected, and selections locally optimal."""
+"""A map over inputs, tokens and dimension: how often the best tokens are feasible, or selected, or a selection locally optimal."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SOURCE = Source("tarzanagh2023transformers")
-BATCH = 100  # trials: a batch that stays in the processor's cache
+BATCH = 100  # trials per batch, few enough to stay in the processor's cache
 QUANTITIES = {
     "feasible": "share of problems whose best tokens are feasible",
     "best": "share of problems that select every best token",
@@ -37,14 +37,14 @@ LABELS = {"feasible": "feasible", "best": "all best selected", "locally_optimal"
 
 @dataclass(frozen=True)
 class Counts:
-    """Numbers of problems of one size.
+    """Counts of problems of one size.
 
     Attributes:
-        trials: all problems.
-        feasible: those whose best tokens are feasible.
-        best: those in which descent selects the best token of every input.
-        settled: those in which descent has settled on one token per input.
-        locally_optimal: the settled ones whose selection is locally optimal.
+        trials: number of problems.
+        feasible: number of problems whose best tokens are feasible.
+        best: number of problems in which descent selects the best token of every input.
+        settled: number of problems in which descent has settled on one token per input.
+        locally_optimal: number of settled problems whose selection is locally optimal.
     """
 
     trials: int
@@ -55,7 +55,10 @@ class Counts:
 
 
 def count(inputs: int, tokens: int, dim: int, trials: int, steps: int, rate: float, threshold: float, seed: int) -> Counts:
-    """Draws the problems, descends from W = 0 and counts. A token is selected with all but ``threshold`` of the attention."""
+    """Draws problems of one size, descends from W = 0 and counts the outcomes.
+
+    A run has settled if one token of every input has more than ``1 - threshold`` of the attention.
+    """
     generator, totals = torch.Generator().manual_seed(seed), np.zeros(4, dtype=int)
     for first in range(0, trials, BATCH):
         number = min(BATCH, trials - first)
@@ -65,13 +68,13 @@ def count(inputs: int, tokens: int, dim: int, trials: int, steps: int, rate: flo
         end = normalised_descent(instance, start(instance), steps=steps, rate=rate)
         attention, select = instance.attention(end.W).max(-1)
         settled = (attention > 1 - threshold).all(-1)
-        right = settled & (select == best).all(-1)
-        totals += [int(feasible.sum()), int(right.sum()), int(settled.sum()), _locally_optimal(instance, select, settled)]
+        best_selected = settled & (select == best).all(-1)
+        totals += [int(feasible.sum()), int(best_selected.sum()), int(settled.sum()), _locally_optimal(instance, select, settled)]
     return Counts(trials, *(int(total) for total in totals))
 
 
 def _locally_optimal(instance: Instance, select: torch.Tensor, settled: torch.Tensor) -> int:
-    """Number of settled trials whose selected tokens all score higher than their neighbours."""
+    """Counts the settled trials whose selected tokens all score higher than their neighbours."""
     if not settled.any():
         return 0
     instance, select = instance[settled], select[settled]
@@ -84,25 +87,25 @@ def _locally_optimal(instance: Instance, select: torch.Tensor, settled: torch.Te
 class ProbabilityMap(RandomExperiment):
     """Shares of random problems over (n, T, d), with 95 % intervals.
 
-    There are three shares: the best tokens are feasible; normalised descent from W = 0 selects the best tokens; and, among the runs that
-    settled on one token per input, the selection is locally optimal. The theory predicts that the first is one wherever
-    d >= max(T - 1, n), that the second grows with d, and that the third is one in the limit. With many inputs and tokens a thousand steps
-    are far from the limit, because runs pass saddles.
+    There are three shares: the problems whose best tokens are feasible; the problems in which normalised descent from W = 0 selects the
+    best tokens; and, among the runs that settled on one token per input, those whose selection is locally optimal. The theory predicts that
+    the first share is one wherever d >= max(T - 1, n), that the second grows with d, and that the third is one in the limit. With many
+    inputs and tokens, a thousand steps are far from the limit, because descent passes saddle points.
     """
 
     inputs: tuple[int, ...] = setting((2, 5, 10, 15), ge=1, help="numbers n of inputs")
     tokens: tuple[int, ...] = setting((2, 5, 10, 15), ge=2, help="numbers T of tokens per input")
     dims: tuple[int, ...] = setting((2, 5, 10, 20, 50), ge=1, help="dimensions d of the tokens")
-    trials: int = setting(1000, ge=1, help="random problems for each size")
+    trials: int = setting(1000, ge=1, help="random problems per size")
     steps: int = setting(1000, ge=1, help="steps of descent")
     rate: float = setting(0.1, gt=0, le=1e6, help="length of a step")
-    threshold: float = setting(1e-3, gt=0, lt=1, help="attention that a selected token may leave to the others")
+    threshold: float = setting(1e-3, gt=0, lt=1, help="largest share of the attention that a selected token leaves to the others")
 
     name = "attention_svm.probability_map"
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Three rows for each size; arrays [n, T, d] with the shares and the ends of their intervals."""
+        """Yields three rows per size, and arrays [n, T, d] with the shares and the ends of their intervals."""
         fixed = {"trials": self.trials, "steps": self.steps, "rate": self.rate, "threshold": self.threshold}
         sizes = list(product(self.inputs, self.tokens, self.dims))
         first_seed = self.seed * len(sizes)
@@ -118,7 +121,7 @@ class ProbabilityMap(RandomExperiment):
         for name, (successes, trials) in shares.items():
             low, high = clopper_pearson(successes, trials)
             share = np.array(successes) / np.maximum(trials, 1)
-            share[np.array(trials) == 0] = np.nan
+            share[np.array(trials) == 0] = np.nan  # a gap in the map
             for number, (n, T, d) in enumerate(sizes):
                 reference: Reference | None = None
                 if name == "locally_optimal":
@@ -143,20 +146,21 @@ class ProbabilityMap(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Inputs against tokens, one column per dimension: shares with the distance to the farther end of their 95 % intervals."""
+        """Plots the shares and the distances to the farther ends of their intervals: inputs against tokens, one column per dimension."""
         a = arrays_of(result)
         rows = [
             MapRow(label, a[name], np.maximum(a[f"{name}_high"] - a[name], a[name] - a[f"{name}_low"]), 1.0)
             for name, label in LABELS.items()
         ]
         text = (
-            f"Shares of {self.trials} random problems for each size; ±: to the farther end of the 95 % interval (Clopper-Pearson). "
-            "Feasible: some W selects every best token. All best selected: descent from zero does. Locally optimal: the selection of "
-            f"descent is, among the runs that gave one token of every input all but {self.threshold:g} of its attention; –: no run did."
+            f"Shares of {self.trials} random problems per size; ±: distance to the farther end of the 95 % interval (Clopper-Pearson). "
+            "Feasible: some W selects every best token. All best selected: descent from zero selects every best token. Locally optimal: "
+            "share of the settled runs whose selection is locally optimal. A run has settled if one token of every input has all but "
+            f"{self.threshold:g} of the attention; –: no run has settled."
         )
         return size_map(a["inputs"], a["tokens"], a["dims"], rows, text=text)
 
     @classmethod
     def quick(cls) -> "ProbabilityMap":
-        """Twenty problems of eight sizes: a second."""
+        """Returns a small version: twenty problems of eight sizes, about a second."""
         return cls(inputs=(2, 5), tokens=(3, 5), dims=(3, 10), trials=20, steps=400)

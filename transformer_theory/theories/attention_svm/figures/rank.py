@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 SOURCE = Source("tarzanagh2023transformers")
 FEASIBLE_SHARE = "share of feasible problems"
-MEAN_RANK = {  # array -> quantity
+MEAN_RANK = {  # name of the array -> quantity
     "frobenius": "mean rank, Frobenius norm",
     "nuclear": "mean rank, nuclear norm",
     "official_frobenius": "mean rank by the released recipe, Frobenius norm",
     "official_nuclear": "mean rank by the released recipe, nuclear norm",
 }
 DIMS = (1, 2, 3, 4, 5, 10, 15, 20)
-BATCH = 100  # seeds
-MIN_OFFICIAL = 10  # seeds of the recipe whose mean is compared with the published mean, which is over 100
+BATCH = 100  # seeds per batch
+MIN_OFFICIAL = 10  # fewest seeds for which the mean of the recipe is compared with the published mean over 100 seeds
 NO_NUMBERS = (None, None)
 PAPER = {  # read off the published figure at T = 5, n -> d -> (Frobenius, nuclear); infeasible problems count as rank 1 there
     5: dict(zip(DIMS, zip((1, 1.3, 2.3, 3.9, 4.95, 5, 5, 5), (None, None, None, None, 4.5, 4.9, None, None)))),
@@ -50,14 +50,14 @@ KNOWN = {  # (n, T) -> d -> true means (Frobenius, nuclear) over 100 feasible se
 
 @dataclass(frozen=True)
 class Ranks:
-    """The ranks of problems of one size.
+    """Ranks of the solutions for problems of one size.
 
     Attributes:
         tried: number of seeds tried.
-        frobenius: ranks of the feasible problems in the Frobenius norm.
-        nuclear: ranks of the problems that were verified in the nuclear norm.
-        unverified: number of feasible problems that were not.
-        official_frobenius, official_nuclear: the numbers of the released notebook for the first few seeds.
+        frobenius: ranks of the Frobenius solutions of the feasible problems.
+        nuclear: ranks of those nuclear solutions that were verified.
+        unverified: number of feasible problems whose nuclear solution was not verified.
+        official_frobenius, official_nuclear: ranks by the released notebook's recipe for the first few seeds.
     """
 
     tried: int
@@ -69,13 +69,13 @@ class Ranks:
 
 
 def published_constraints(seeds: range, inputs: int, tokens: int, dim: int) -> Constraints:
-    """The constraints of the best tokens in the published problems."""
+    """Returns the constraints of the best tokens in the published problems."""
     instance = published_instances(seeds, inputs=inputs, tokens=tokens, dim=dim)
     return constraints(instance.tokens, instance.query, instance.optimal())
 
 
 def ranks(inputs: int, tokens: int, dim: int, feasible: int, max_seeds: int, official: int) -> Ranks:
-    """Ranks of the first ``feasible`` feasible problems of the first ``max_seeds`` seeds; the notebook's for the first ``official``."""
+    """Returns the ranks of the first ``feasible`` feasible problems among ``max_seeds`` seeds, and the recipe's for ``official`` seeds."""
     frobenius, nuclear, tried, unverified = [], [], 0, 0
     for first in range(0, max_seeds, BATCH):
         seeds = range(first, min(first + BATCH, max_seeds))
@@ -89,39 +89,39 @@ def ranks(inputs: int, tokens: int, dim: int, feasible: int, max_seeds: int, off
             nuclear += smallest.rank[smallest.solved].tolist()
             unverified += int((~smallest.solved).sum())
         if len(frobenius) == feasible:
-            tried = first + int(solved[-1]) + 1
+            tried = first + int(solved[-1]) + 1  # the search stops at the last success
             break
-    printed = [
+    recipe_ranks = [  # at least one seed is drawn, because an empty batch is not an instance
         [official_rank(pairs.problem(trial), norm=norm) for trial in range(official)]
         for pairs in [published_constraints(range(max(1, official)), inputs, tokens, dim)]
         for norm in ("frobenius", "nuclear")
     ]
-    return Ranks(tried, np.array(frobenius), np.array(nuclear), unverified, *(np.array(column) for column in printed))
+    return Ranks(tried, np.array(frobenius), np.array(nuclear), unverified, *(np.array(column) for column in recipe_ranks))
 
 
 @dataclass(frozen=True)
 class Rank(Experiment):
     """Mean rank of the max-margin solutions in the Frobenius and in the nuclear norm against the dimension, with the published numbers.
 
-    The theory predicts at most min(n, d) in both norms; a nuclear solution that is unique has r (r + 1) / 2 at most the number of active
-    constraints. The published curves break that bound: they count the error of an inexact solver as rank, and infeasible problems as rank
-    one. The true means are over the first ``feasible`` feasible problems of the first ``max_seeds`` seeds; the released notebook's recipe
-    is run on the first ``official`` seeds (100 there).
+    The theory predicts a rank of at most min(n, d) in both norms. The rank r of a unique nuclear solution satisfies Pataki's bound:
+    r (r + 1) / 2 is at most the number of active constraints. The published curves break this bound: they count the error of an inexact
+    solver as rank, and infeasible problems as rank one. The true means are over the first ``feasible`` feasible problems among the first
+    ``max_seeds`` seeds. The released notebook's recipe runs here on the first ``official`` seeds; the notebook uses 100.
     """
 
     inputs: tuple[int, ...] = setting((5, 10, 15), ge=1, help="numbers n of inputs")
     tokens: tuple[int, ...] = setting((5, 10, 15), ge=2, help="numbers T of tokens per input")
-    common: int = setting(5, ge=2, help="n where T varies, and T where n varies")
+    common: int = setting(5, ge=2, help="value of n while T varies, and of T while n varies")
     dims: tuple[int, ...] = setting(DIMS, ge=1, help="dimensions d of the tokens")
-    feasible: int = setting(100, ge=1, help="feasible problems for each size")
-    max_seeds: int = setting(400, ge=1, help="largest number of seeds tried for them")
+    feasible: int = setting(100, ge=1, help="feasible problems per size")
+    max_seeds: int = setting(400, ge=1, help="largest number of seeds to try per size")
     official: int = setting(10, ge=0, help="seeds for the released recipe; 0 skips it")
 
     name = "attention_svm.rank"
     sources = (SOURCE, Source("pataki1998rank"))
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Five rows for each (n, T, d); arrays [pair, d] with the means, half the width of their 95 % intervals, and the feasible share."""
+        """Yields up to five rows per (n, T, d); arrays [pair, d] with the means, their half-widths, and the feasible share."""
         pairs = list(dict.fromkeys([*((n, self.common) for n in self.inputs), *((self.common, T) for T in self.tokens)]))
         fixed = {"feasible": self.feasible, "max_seeds": self.max_seeds, "official": self.official}
         sizes = [(n, T, d) for n, T in pairs for d in self.dims]
@@ -137,6 +137,7 @@ class Rank(Experiment):
         yield Arrays({f"{NAME}/{name}": value for name, value in arrays.items()})
 
     def _rows(self, n: int, T: int, d: int, result: Ranks) -> Iterator[Measurement]:
+        """Yields the feasible share and the mean ranks of one size."""
         count = len(result.frobenius)
         yield figure_row(
             FEASIBLE_SHARE,
@@ -179,12 +180,16 @@ class Rank(Experiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Mean rank against dimension, one panel per pair (n, T): true ranks with their 95 % intervals, the released recipe, the paper's
-        numbers, and the largest rank that Pataki's bound allows in the nuclear norm."""
+        """Plots the mean rank against the dimension, one panel per pair (n, T).
+
+        A panel shows the true ranks with their 95 % intervals, the released recipe, the paper's numbers, and the largest rank that Pataki's
+        bound allows in the nuclear norm.
+        """
         a, paper = arrays_of(result), references(result.table).select(basis="figure")
         norms = (("frobenius", "Frobenius", COLOURS["attention_svm"]), ("nuclear", "nuclear", COLOURS["scan_snap"]))
         count, columns = len(a["pairs"]) + 1, 3
-        figure, panels = axes(-(-count // columns), columns, width=7.0, height=0.4 + 2.3 * -(-count // columns))
+        lines = -(-count // columns)  # rounded up; the panel after the last pair holds the legend
+        figure, panels = axes(lines, columns, width=7.0, height=0.4 + 2.3 * lines)
         place = np.arange(len(a["dims"]))
         for pair, (sizes, ax) in enumerate(zip(a["pairs"], panels)):
             n, T = (int(v) for v in sizes)
@@ -200,6 +205,7 @@ class Rank(Experiment):
                 marks = [entry.one().predicted if len(entry) else np.nan for entry in settings]
                 if len(paper) and np.isfinite(np.array(marks, dtype=float)).any():
                     ax.plot(place, marks, "x", color=tint, markersize=5, markeredgewidth=1.2, label=f"{label}, paper's figure")
+            # The largest r with r (r + 1) / 2 <= n (T - 1), the number of all constraints.
             bound = np.floor((np.sqrt(1 + 8 * n * (T - 1)) - 1) / 2)
             ax.axhline(bound, color=COLOURS["null"], linewidth=1.0, linestyle=":", label="nuclear: Pataki's bound")
             ax.set(title=f"n = {n}, T = {T}", ylim=(0, max(n, bound) * 1.08))
@@ -216,29 +222,29 @@ class Rank(Experiment):
         caption(
             figure,
             f"True: mean over up to {self.feasible} feasible problems of {self.max_seeds} seeds, bands: 95 % interval of the mean; no mark "
-            f"where none is feasible. Released recipe: that of the notebook, on {self.official} seeds, infeasible problems counted as rank "
-            f"one. {crosses}Pataki's bound: rank r with r(r + 1)/2 at most the number of constraints.",
+            f"where none is feasible. Released recipe: the notebook's computation on {self.official} seeds, which counts infeasible "
+            f"problems as rank one. {crosses}Pataki's bound: rank r with r(r + 1)/2 at most the number of constraints.",
         )
         return figure
 
     @classmethod
     def quick(cls) -> "Rank":
-        """Ten feasible problems of few sizes, the recipe on two: a second."""
+        """Returns a small version: ten feasible problems of few sizes and the recipe on two, about a second."""
         return cls(inputs=(3, 5), tokens=(5,), dims=(2, 4, 8), feasible=10, max_seeds=30, official=2)
 
 
 def feasible_interval(count: int, tried: int, target: int) -> tuple[float, float]:
-    r"""The 95 % interval for the share of feasible problems if seeds are tried until ``target`` of them are feasible or all are tried.
+    r"""Returns the 95 % interval for the share of feasible problems if the search stops at ``target`` feasible seeds or after all seeds.
 
-    With k of n: the lower end p solves :math:`P(\mathrm{Bin}(n, p) \ge k) = 1/40`, as for any n. The upper end solves
-    :math:`P(\mathrm{Bin}(n, p) \le k) = 1/40` if all seeds were tried; if the last was the k-th success, it took n trials or more when
-    there were less than k in n - 1, :math:`P(\mathrm{Bin}(n - 1, p) \le k - 1) = 1/40` (:cite:t:`clopper1934use`, for inverse binomial
-    sampling).
+    Let k of the n seeds be feasible. The lower end p solves :math:`P(\mathrm{Bin}(n, p) \ge k) = 1/40` under either stopping rule. The
+    upper end depends on the rule. If all seeds were tried, it solves :math:`P(\mathrm{Bin}(n, p) \le k) = 1/40`. If the search stopped at
+    the k-th success, it took n or more trials exactly if the first n - 1 had fewer than k successes, so the upper end solves
+    :math:`P(\mathrm{Bin}(n - 1, p) \le k - 1) = 1/40` (:cite:t:`clopper1934use`, for inverse binomial sampling).
 
     Args:
         count: k, the number of feasible problems.
         tried: n, the number of seeds tried.
-        target: the count at which the search stops.
+        target: number of feasible problems at which the search stops.
     """
     low, high = clopper_pearson(count, tried)
     if count == target:

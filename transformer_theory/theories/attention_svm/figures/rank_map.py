@@ -1,4 +1,4 @@
-"""A map over inputs, tokens and dimension: the ranks of the max-margin solutions, and how often there is a solution."""
+"""A map over inputs, tokens and dimension: the ranks of the max-margin solutions, and how often a solution exists."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 SOURCE = Source("tarzanagh2023transformers")
 FEASIBLE_SHARE = "share of feasible problems"
 MEAN_RANK = {"frobenius": "mean rank, Frobenius norm", "nuclear": "mean rank, nuclear norm"}
-BATCH = 100  # problems
+BATCH = 100  # problems per batch
 
 
 def feasible_ranks(inputs: int, tokens: int, dim: int, trials: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ranks in the Frobenius norm of the feasible ones of ``trials`` random problems, and in the nuclear norm of those verified there."""
+    """Returns the ranks of the Frobenius solutions of the feasible problems among ``trials``, and of their verified nuclear solutions."""
     generator = torch.Generator().manual_seed(seed)
     frobenius, nuclear = [np.zeros(0, dtype=int)], [np.zeros(0, dtype=int)]
     for first in range(0, trials, BATCH):
@@ -47,20 +47,20 @@ def feasible_ranks(inputs: int, tokens: int, dim: int, trials: int, seed: int) -
 class RankMap(RandomExperiment):
     """Mean rank of the max-margin solutions over (n, T, d) in both norms, with 95 % intervals, and the share of feasible problems.
 
-    The theory predicts rank at most min(n, d), and feasibility wherever d >= max(T - 1, n). How much the nuclear norm lowers the rank is
-    observed.
+    The theory predicts rank at most min(n, d), and feasibility wherever d >= max(T - 1, n). It does not predict by how much the nuclear
+    norm lowers the rank.
     """
 
     inputs: tuple[int, ...] = setting((2, 5, 10, 15), ge=1, help="numbers n of inputs")
     tokens: tuple[int, ...] = setting((2, 5, 10, 15), ge=2, help="numbers T of tokens per input")
     dims: tuple[int, ...] = setting((2, 5, 10, 20, 50), ge=1, help="dimensions d of the tokens")
-    trials: int = setting(1000, ge=1, help="random problems for each size")
+    trials: int = setting(1000, ge=1, help="random problems per size")
 
     name = "attention_svm.rank_map"
     sources = (SOURCE, Source("pataki1998rank"))
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Three rows for each size; arrays [n, T, d] with means, half the width of their intervals, and shares with the ends of theirs."""
+        """Yields three rows per size; arrays [n, T, d] with the mean ranks, the feasible shares and their 95 % intervals."""
         sizes = list(product(self.inputs, self.tokens, self.dims))
         first_seed = self.seed * len(sizes)
         settings = [
@@ -69,7 +69,7 @@ class RankMap(RandomExperiment):
         results = sweep(feasible_ranks, settings)
         counts = np.array([len(frobenius) for frobenius, _ in results])
         low, high = clopper_pearson(counts, self.trials)
-        for number, ((n, T, d), both) in enumerate(zip(sizes, results)):
+        for number, ((n, T, d), ranks_by_norm) in enumerate(zip(sizes, results)):
             yield figure_row(
                 FEASIBLE_SHARE,
                 counts[number] / self.trials,
@@ -81,7 +81,7 @@ class RankMap(RandomExperiment):
                 interval=(float(low[number]), float(high[number])),
                 interval_kind="over samples",
             )
-            for norm, ranks in zip(MEAN_RANK, both):
+            for norm, ranks in zip(MEAN_RANK, ranks_by_norm):
                 average, half, unverified = mean(ranks), half_width(ranks), counts[number] - len(ranks)
                 notes = [f"from {ranks.min()} to {ranks.max()}"] if len(ranks) else []
                 notes += [f"{unverified} more problems could not be verified"] if unverified else []
@@ -106,7 +106,7 @@ class RankMap(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Inputs against tokens, one column per dimension: feasible share and mean ranks with their 95 % intervals."""
+        """Plots the feasible share and the mean ranks with their 95 % intervals, inputs against tokens, one column per dimension."""
         a = arrays_of(result)
         share_half = np.maximum(a["feasible_high"] - a["feasible"], a["feasible"] - a["feasible_low"])
         largest = float(a["inputs"].max())
@@ -116,7 +116,7 @@ class RankMap(RandomExperiment):
             MapRow("rank, nuclear", a["nuclear"], a["nuclear_half"], largest),
         ]
         text = (
-            f"Feasible: share of {self.trials} random problems for each size; ±: to the farther end of its 95 % interval "
+            f"Feasible: share of {self.trials} random problems per size; ±: distance to the farther end of its 95 % interval "
             "(Clopper-Pearson). Ranks: mean over the feasible problems; ±: half the 95 % interval of the mean (normal approximation); –: "
             "no problem was feasible."
         )
@@ -124,5 +124,5 @@ class RankMap(RandomExperiment):
 
     @classmethod
     def quick(cls) -> "RankMap":
-        """Twenty problems of eight sizes: a second."""
+        """Returns a small version: twenty problems of eight sizes, about a second."""
         return cls(inputs=(2, 5), tokens=(3, 5), dims=(3, 10), trials=20)

@@ -29,7 +29,7 @@ SOURCE = Source("tarzanagh2023transformers")
 COSINE, BEST_SELECTED = "cosine to the max-margin solution", "share of trials that select every best token"
 OWN, LAST, FULL = "all queries, allowed tokens", "last query only", "all queries, all tokens"
 TITLES = {"causal": "Causal", "sequence to sequence": "Sequence to sequence"}
-LOOKS = {
+LOOKS = {  # constraints -> label, colour and line style of the curve
     OWN: ("its own constraints", COLOURS["attention_svm"], "-"),
     FULL: ("mask ignored", COLOURS["scan_snap"], "--"),
     LAST: ("last query only", COLOURS["null"], ":"),
@@ -38,11 +38,12 @@ LOOKS = {
 
 @dataclass(frozen=True)
 class Sequences(RandomExperiment):
-    """Normalised descent with many queries per input and one W, against the max-margin solution of the constraints of all queries.
+    """Normalised descent with many queries per input and one W, compared with the max-margin solution under the constraints of all queries.
 
-    On the left attention is causal (a position attends to itself and earlier positions); on the right every query attends to every token.
-    For comparison: the solutions of the last query's constraints alone, and of constraints that ignore the mask. Each query has one best
-    token, and all others score the same. W starts at zero.
+    In the left panel attention is causal (a position attends to itself and earlier positions); in the middle panel every query attends to
+    every token. Both panels also show the solution under the constraints of the last query alone, and the left one the solution under
+    constraints that ignore the mask. The right panel shows 1 - cosine to the predicted solution. Each query has one best token, and all
+    other tokens score the same. W starts at zero.
     """
 
     inputs: int = setting(3, ge=1, help="number n of inputs")
@@ -56,18 +57,19 @@ class Sequences(RandomExperiment):
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Rows at the last step; arrays with every trial's cosines."""
+        """Yields rows at the last step, and arrays with every trial's cosines."""
         sizes = {"inputs": self.inputs, "tokens": self.tokens, "dim": self.dim, "trials": self.trials}
         generator = self.generator()
         x, scores, best = causal_problem(**sizes, generator=generator)
-        own = causal(x, best)
-        targets = {OWN: own, LAST: _last(own), FULL: sequence_to_sequence(x, x, best)}
+        all_queries = causal(x, best)
+        targets = {OWN: all_queries, LAST: _last(all_queries), FULL: sequence_to_sequence(x, x, best)}
         yield from self._run("causal", causal_instance(x, scores), targets)
         x, z, scores, best = sequence_problem(**sizes, queries=self.tokens, generator=generator)
-        own = sequence_to_sequence(x, z, best)
-        yield from self._run("sequence to sequence", sequence_instance(x, z, scores), {OWN: own, LAST: _last(own)})
+        all_queries = sequence_to_sequence(x, z, best)
+        yield from self._run("sequence to sequence", sequence_instance(x, z, scores), {OWN: all_queries, LAST: _last(all_queries)})
 
     def _run(self, kind: str, instance: Instance, targets: dict[str, Constraints]) -> Iterator[Measurement | Arrays]:
+        """Yields the rows and arrays of one kind of attention."""
         steps = [s for s in (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000) if s < self.steps] + [self.steps]
         states = list(trajectory(instance, start(instance), steps=steps, rate=self.rate))
         arrays = {f"{NAME}/{kind}/steps": torch.tensor(steps).numpy()}
@@ -88,7 +90,7 @@ class Sequences(RandomExperiment):
                 setting=f"{kind}: {target}",
                 step=self.steps,
                 n=len(end),
-                note=f"median over the feasible ones of {self.trials} trials, smallest {float(end.min()):.5f}",
+                note=f"median over the feasible trials among {self.trials}, smallest {float(end.min()):.5f}",
             )
         selected: Tensor = (instance.selected(states[-1].W) == instance.optimal()).all(-1)
         share = float(selected.double().mean())
@@ -97,8 +99,7 @@ class Sequences(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Cosine of W to the max-margin solutions, median and range over trials, and 1 - cosine to the predicted one on a logarithmic
-        scale."""
+        """Plots the cosine of W to the max-margin solutions (median and range over trials), and 1 - cosine to the predicted one."""
         a = arrays_of(result)
         figure, panels = axes(1, 3, width=7.0, height=2.9)
         for ax, (kind, title) in zip(panels, TITLES.items()):
@@ -119,23 +120,24 @@ class Sequences(RandomExperiment):
             last.legend(loc="lower left", handlelength=1.8)
         caption(
             figure,
-            f"Lines: median over the feasible ones of {self.trials} random problems; bands: smallest to largest. Cosine of W to the "
-            "max-margin solution of its own constraints, of those that ignore the mask, and of those of the last query only. "
-            "Right: to its own.",
+            f"Lines: median over the feasible problems among {self.trials} random ones; bands: smallest to largest. Left and middle: "
+            "cosine of W to the max-margin solutions under its own constraints, under constraints that ignore the mask, and under those "
+            "of the last query only. Right: distance to the solution under its own constraints.",
         )
         return figure
 
     @classmethod
     def quick(cls) -> "Sequences":
-        """Six trials, 1,000 steps: about half a second."""
+        """Returns a small version: six trials and 1,000 steps, about half a second."""
         return cls(trials=6, steps=1000)
 
 
 def _last(constraints: Constraints) -> Constraints:
-    """The constraints of the last position of each input; every trial has equally many."""
-    where = (constraints.position == constraints.position.max()).nonzero()[:, -1].reshape(len(constraints.position), -1)
-    rows = where[..., None]
+    """Returns the constraints of the last position of each input."""
+    # Every trial has equally many such constraints, so their indices form a matrix [trials, constraints].
+    index = (constraints.position == constraints.position.max()).nonzero()[:, -1].reshape(len(constraints.position), -1)
+    rows = index[..., None]
     d, d_z = constraints.difference.shape[-1], constraints.query.shape[-1]
     return Constraints(
-        constraints.difference.gather(-2, rows.expand(*where.shape, d)), constraints.query.gather(-2, rows.expand(*where.shape, d_z))
+        constraints.difference.gather(-2, rows.expand(*index.shape, d)), constraints.query.gather(-2, rows.expand(*index.shape, d_z))
     )

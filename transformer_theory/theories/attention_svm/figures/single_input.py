@@ -1,4 +1,4 @@
-"""One input of three tokens in the plane: prompts from six starts, when every start leads to the best token and when some do not."""
+"""One input of three tokens in the plane: descent on the prompt from six starts, all or only some of which lead to the best token."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 SOURCE = Source("tarzanagh2023maxmargin")
 OBJECTIVE, SELECTED, COSINE = "|p_mm|^2 / 2", "token selected", "cosine to p_mm of the selected token"
-OBJECTIVES = (0.49505, 0.5)  # of the max-margin prompts of tokens 0 and 1, by a general solver
-RELEASED = {  # cosines with the released settings, by plain autograd: the range over the starts, and the two that end at token 1
+OBJECTIVES = (0.49505, 0.5)  # |p_mm|^2 / 2 of tokens 0 and 1, by a general solver
+RELEASED = {  # (case, second coordinate of the start) -> cosine with the released settings, by plain autograd
     ("global", 1.0): 0.9956,
     ("global", -1.5): 0.9943,
     ("local", -0.5): 0.9998,
@@ -39,16 +39,16 @@ RELEASED = {  # cosines with the released settings, by plain autograd: the range
 EPS = 1e-9  # added to the norm of the gradient in the released run
 TINTS = (COLOURS["attention_svm"], COLOURS["scan_snap"])  # token 0, the best, and token 1
 GREY = COLOURS["null"]
-REACH = 3.2
+REACH = 3.2  # upper end of the horizontal axis
 
 
 @dataclass(frozen=True)
 class SingleInput(Experiment):
-    """Normalised descent on the prompt p of one input, from six starts, against the max-margin prompts p_mm of two of its tokens.
+    """Normalised descent on the prompt p of one input, from six starts, compared with the max-margin prompts p_mm of two tokens.
 
     Global case: the tokens that are not best have the same score, and every start ends at the best token. Local case: token 1 scores
     higher than its only neighbour, so it is locally optimal, and the lowest starts end there. The paper shows the paths as pictures; the
-    reference numbers were computed with its settings by another program. Nothing is drawn at random.
+    reference numbers come from another program that ran with the paper's settings. Nothing is random.
     """
 
     steps: int = setting(1000, ge=1, help="steps of descent")
@@ -58,9 +58,9 @@ class SingleInput(Experiment):
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Rows with the objectives of p_mm and, for each start, the token and the cosine to its p_mm; arrays with the paths."""
+        """Yields rows with the objectives of p_mm and, per start, the selected token and the cosine to its p_mm; arrays with the paths."""
         steps = sorted({*range(0, min(101, self.steps), 2), *range(0, self.steps, 25), self.steps})
-        begin = torch.tensor([[0.0, y] for y in PROMPT_STARTS], dtype=torch.float64)[..., None]
+        first_prompts = torch.tensor([[0.0, y] for y in PROMPT_STARTS], dtype=torch.float64)[..., None]
         keys = torch.tensor([PROMPT_KEYS], dtype=torch.float64)
         targets = [frobenius_max_margin(prompt(keys, torch.tensor([token]))) for token in (0, 1)]
         for token, (target, objective) in enumerate(zip(targets, OBJECTIVES)):
@@ -72,43 +72,44 @@ class SingleInput(Experiment):
         }
         for case in PROMPT_SCORES:
             instance = published_prompt(case)
-            paths = torch.stack([s.W for s in trajectory(instance, start(instance, W=begin), steps=steps, rate=self.rate)])
-            released = normalised_descent(instance, start(instance, W=begin), steps=self.steps, rate=self.rate, eps=EPS)
+            paths = torch.stack([s.W for s in trajectory(instance, start(instance, W=first_prompts), steps=steps, rate=self.rate)])
+            released = normalised_descent(instance, start(instance, W=first_prompts), steps=self.steps, rate=self.rate, eps=EPS)
             yield from self._rows(case, instance, targets, paths[-1], released.W)
             arrays[f"paths_{case}"] = paths.squeeze(-1)
             arrays[f"selected_{case}"] = instance.selected(paths[-1]).squeeze(-1)
         yield Arrays({f"{NAME}/{name}": value.numpy() for name, value in arrays.items()})
 
     def _rows(self, case: str, instance: Instance, targets: list[MaxMargin], W: Tensor, released: Tensor) -> Iterator[Measurement]:
+        """Yields the rows of one case; ``W`` is the end of exact descent, ``released`` that with the released eps, [starts, 2, 1]."""
         select, comparable = instance.selected(W).squeeze(-1), self.at_defaults("steps", "rate")
         for trial, y in enumerate(PROMPT_STARTS):
             token = int(select[trial])
             if token > 1:
-                continue  # not settled yet: token 2 is no neighbour of its own max-margin prompt
-            where, expected = f"{case}, start (0, {y})", None
+                continue  # token 2 is not locally optimal, so this run has not settled yet
+            start_setting, expected = f"{case}, start (0, {y})", None
             if case == "global":
                 expected = (0.0, "limit")
             elif comparable:
                 expected = (float(y < -0.5), "recomputed")
             note = "token 0 is the best, token 1 locally optimal in the local case"
-            yield figure_row(SELECTED, float(token), SOURCE, reference=expected, setting=where, step=self.steps, note=note)
+            yield figure_row(SELECTED, float(token), SOURCE, reference=expected, setting=start_setting, step=self.steps, note=note)
             goal = targets[token].W.flatten()
-            exact, stalled = (float(cosine(end[trial].flatten(), goal)) for end in (W, released))
-            yield figure_row(COSINE, exact, SOURCE, reference=(1.0, "limit"), setting=f"{where}, exact gradient", step=self.steps)
-            known: Reference | None = (RELEASED[case, y], "recomputed") if comparable and (case, y) in RELEASED else None
+            exact, with_eps = (float(cosine(end[trial].flatten(), goal)) for end in (W, released))
+            yield figure_row(COSINE, exact, SOURCE, reference=(1.0, "limit"), setting=f"{start_setting}, exact gradient", step=self.steps)
+            reference: Reference | None = (RELEASED[case, y], "recomputed") if comparable and (case, y) in RELEASED else None
             yield figure_row(
                 COSINE,
-                stalled,
+                with_eps,
                 SOURCE,
-                reference=known,
-                setting=f"{where}, eps = {EPS:.0e} as released",
+                reference=reference,
+                setting=f"{start_setting}, eps = {EPS:.0e} as released",
                 step=self.steps,
                 note="the released settings stop where the gradient falls below eps",
             )
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Tokens, paths of p and directions of p_mm in the global and the local case; 1 - cosine of p to its p_mm against the step."""
+        """Plots tokens, paths of p and directions of p_mm in both cases, and 1 - cosine of p to its p_mm against the step."""
         a = arrays_of(result)
         figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.2)
         for ax, case in ((left, "global"), (middle, "local")):
@@ -119,8 +120,8 @@ class SingleInput(Experiment):
         _legend(figure)
         caption(
             figure,
-            "Left and middle: paths of the prompt p from six starts (black dots); star: the best token, 0; orange: token 1; grey: token 2. "
-            "$p_{mm}$ is the max-margin prompt of the token. Right: each path, to $p_{mm}$ of the token that it ends at.",
+            "Left and middle: paths of the prompt p from six starts (black dots); star: token 0, the best; orange: token 1; grey: token 2. "
+            "$p_{mm}$ is the max-margin prompt of the token. Right: distance of each path to $p_{mm}$ of the token at which it ends.",
         )
         left.set(title="Global case", ylabel="$p_2$")
         middle.set(title="Local case")
@@ -128,11 +129,12 @@ class SingleInput(Experiment):
 
     @classmethod
     def quick(cls) -> "SingleInput":
-        """200 steps: a third of a second."""
+        """Returns a small version: 200 steps, a third of a second."""
         return cls(steps=200)
 
 
 def _plane(ax: "Axes", a: dict[str, np.ndarray], case: str) -> None:
+    """Plots the tokens, the paths of p and the directions of p_mm in one case."""
     for token, tint in enumerate(TINTS):
         end = 9 * a["targets"][token] / np.linalg.norm(a["targets"][token])
         if token == 0 or case == "local":
@@ -147,6 +149,7 @@ def _plane(ax: "Axes", a: dict[str, np.ndarray], case: str) -> None:
 
 
 def _distances(ax: "Axes", a: dict[str, np.ndarray], case: str, dashes) -> None:
+    """Plots 1 - cosine of every path to the max-margin prompt of its last token, as half the squared distance of unit vectors."""
     unit = a["targets"] / np.linalg.norm(a["targets"], axis=1, keepdims=True)
     for trial, token in enumerate(a[f"selected_{case}"]):
         path = a[f"paths_{case}"][1:, trial]
@@ -156,6 +159,7 @@ def _distances(ax: "Axes", a: dict[str, np.ndarray], case: str, dashes) -> None:
 
 
 def _legend(figure: "Figure") -> None:
+    """Adds one legend for all panels."""
     from matplotlib.lines import Line2D
 
     handles = [

@@ -1,4 +1,4 @@
-"""The two examples in the plane: where descent on W and on its factors sends the queries, with the two max-margin solutions."""
+"""The two examples in the plane: paths of W z_i under descent on W and on its factors, with the two max-margin solutions."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from matplotlib.typing import LineStyleType
 
 SOURCE = Source("tarzanagh2023transformers")
-PENALTY = torch.finfo(torch.float64).eps  # of the squared norms of K and Q, as published
+PENALTY = torch.finfo(torch.float64).eps  # weight of the squared norms of K and Q, as published
 COSINES = {"frobenius": "cosine to the Frobenius solution", "nuclear": "cosine to the nuclear solution"}
 BEST_SELECTED = "all best tokens selected"
 RUN_NAMES = {"W": "descent on W", "KQ": "descent on K and Q"}
-KNOWN = {  # the published settings, by general solvers and plain autograd; the paper shows pictures only
+KNOWN = {  # picture -> reference numbers, computed with the published settings by general solvers and plain autograd
     1: {
         "W_mm": [[2.85369, -2.70294], [5.37124, 5.58053]],
         "W*_mm": [[0.486706, 0.469258], [7.005536, 6.754383]],
@@ -52,7 +52,7 @@ KNOWN = {  # the published settings, by general solvers and plain autograd; the 
     },
 }
 INPUT_TINTS = (COLOURS["rate_reduction"], COLOURS["joma"])
-RUNS: "tuple[tuple[str, str, LineStyleType], ...]" = (  # descent, the solution it goes to, dashes of both
+RUNS: "tuple[tuple[str, str, LineStyleType], ...]" = (  # descent, the solution that it approaches, line style of both
     ("W", "frobenius", "-"),
     ("KQ", "nuclear", (0, (4, 2))),
 )
@@ -61,7 +61,7 @@ SHORT = {"W": "W to Frobenius", "KQ": "(K, Q) to nuclear"}
 
 
 def example(number: int, run: str = "") -> str:
-    """The setting of a row: the picture, and the descent if there is one."""
+    """Returns the setting of a row: the picture and, if given, the descent."""
     return f"picture {number}, {RUN_NAMES[run]}" if run else f"picture {number}"
 
 
@@ -69,23 +69,23 @@ def example(number: int, run: str = "") -> str:
 class Trajectories(RandomExperiment):
     """Paths of W z_i in the plane, for the two published examples (n = 2, d = 2, with three and with five tokens per input).
 
-    Normalised descent on W starts at W = 0, that on the factors of W = K Q^T at Q = 0 and a small random K, with the published penalty
-    (the rounding unit times their squared norms). The theory sends the first to the Frobenius solution of the optimal tokens, the second to
-    the nuclear one.
+    Normalised descent on W starts at W = 0. Descent on the factors of W = K Q^T starts at Q = 0 and a small random K, and has the published
+    penalty (the rounding unit times the squared norms of K and Q). The theory predicts that the first approaches the Frobenius solution of
+    the optimal tokens in direction, and the second the nuclear solution.
 
-    The paper shows these paths as pictures without numbers. The reference numbers are of the same data and settings, computed separately:
+    The paper shows these paths as pictures without numbers. The reference numbers were computed separately for the same data and settings:
     the solutions by general convex solvers, the cosine by plain autograd.
     """
 
     steps: int = setting(2000, ge=1, help="steps of descent")
     rate: float = setting(0.1, gt=0, le=1e6, help="length of a step")
-    scale: float = setting(0.1, gt=0, le=1e3, help="standard deviation of the entries that K starts from")
+    scale: float = setting(0.1, gt=0, le=1e3, help="standard deviation of the entries of the first K")
 
     name = "attention_svm.trajectories"
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Rows with the solutions and the cosines at the end; arrays with tokens, solutions and paths."""
+        """Yields rows with the solutions and the cosines at the end, and arrays with tokens, solutions and paths."""
         generator = self.generator()
         steps = sorted({0, *(int(s) for s in torch.logspace(0, 3, 60).tolist() if s < self.steps), self.steps})
         for number in PICTURES:
@@ -105,6 +105,7 @@ class Trajectories(RandomExperiment):
             yield Arrays({f"{NAME}/{number}_{name}": value.numpy() for name, value in arrays.items()})
 
     def _rows(self, number: int, instance: Instance, solutions: dict[str, MaxMargin], paths: dict[str, Tensor]) -> Iterator[Measurement]:
+        """Yields the rows of one example: both solutions, and the end of both descents."""
         known, picture = KNOWN[number], example(number)
         frobenius, nuclear = solutions["frobenius"], solutions["nuclear"]
         for name, W in (("W_mm", frobenius.W), ("W*_mm", nuclear.W)):
@@ -130,24 +131,27 @@ class Trajectories(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """One row per example. Left, as published: the paths of W z_i under descent on W and on (K, Q), over the directions of the two
-        max-margin solutions, and the cosines at the end. Right, at a hundredth of the scale: the tokens, the same directions, and the lines
-        that they separate by."""
+        """Plots one row per example.
+
+        The left panel, as published, shows the paths of W z_i under descent on W and on (K, Q), the directions of the two max-margin
+        solutions, and the cosines at the end. The right panel, at about a hundredth of the scale, shows the tokens, the same directions,
+        and the lines that separate the best token of each input from its other tokens.
+        """
         arrays = arrays_of(result)
         figure, panels = axes(2, 2, width=7.0, height=7.0)
-        for number, (far, near) in enumerate(panels.reshape(2, 2), 1):
+        for number, (path_axes, token_axes) in enumerate(panels.reshape(2, 2), 1):
             a = {name.partition("_")[2]: value for name, value in arrays.items() if name.partition("_")[0] == str(number)}
-            _paths(far, a)
-            reached = {run: result.select(quantity=COSINES[norm], setting=example(number, run)).one().value for run, norm, _ in RUNS}
-            cosines = ", ".join(f"{SHORT[run]} {value:.5f}" for run, value in reached.items())
-            far.set(title=f"Example {number}: paths of $Wz_1$, $Wz_2$", xlabel=f"first coordinate\ncosine at the end: {cosines}")
-            far.xaxis.label.set_fontsize(7.5)
+            _paths(path_axes, a)
+            last_cosines = {run: result.select(quantity=COSINES[norm], setting=example(number, run)).one().value for run, norm, _ in RUNS}
+            cosines = ", ".join(f"{SHORT[run]} {value:.5f}" for run, value in last_cosines.items())
+            path_axes.set(title=f"Example {number}: paths of $Wz_1$, $Wz_2$", xlabel=f"first coordinate\ncosine at the end: {cosines}")
+            path_axes.xaxis.label.set_fontsize(7.5)
             reach = 1.25 * float(np.abs(a["tokens"]).max())
             for i in range(2):
-                _input(near, a, i, reach)
-            near.set(title=f"Example {number}: tokens", xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
-            near.set_xlabel("first coordinate\n", fontsize=7.5)
-            for ax in (far, near):
+                _input(token_axes, a, i, reach)
+            token_axes.set(title=f"Example {number}: tokens", xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
+            token_axes.set_xlabel("first coordinate\n", fontsize=7.5)
+            for ax in (path_axes, token_axes):
                 ax.set_ylabel("second coordinate", fontsize=7.5)
         _legend(figure)
         caption(
@@ -160,11 +164,12 @@ class Trajectories(RandomExperiment):
 
     @classmethod
     def quick(cls) -> "Trajectories":
-        """300 steps: a second."""
+        """Returns a small version: 300 steps, about a second."""
         return cls(steps=300)
 
 
 def _paths(ax: "Axes", a: dict[str, np.ndarray]) -> None:
+    """Plots the paths of W z_i and the directions of the solutions."""
     from matplotlib.patheffects import withStroke
 
     high = 1.1 * np.abs(a["path_W"][..., 1]).max()
@@ -183,6 +188,7 @@ def _paths(ax: "Axes", a: dict[str, np.ndarray]) -> None:
 
 
 def _input(ax: "Axes", a: dict[str, np.ndarray], i: int, reach: float) -> None:
+    """Plots the tokens of input i, the directions W z_i of both solutions, and their separating lines."""
     tokens, select, tint = a["tokens"][i], int(a["select"][i]), INPUT_TINTS[i]
     others = np.arange(len(tokens)) != select
     ax.scatter(*tokens[others].T, s=28, color=tint, edgecolors="black", linewidths=0.5, zorder=4)
@@ -192,18 +198,20 @@ def _input(ax: "Axes", a: dict[str, np.ndarray], i: int, reach: float) -> None:
         _ray(ax, direction, 4 * reach, color=tint, linestyle=dashes, linewidth=1.5)
         length = np.linalg.norm(direction)
         unit = direction / length
-        # Half-way between x_a, whose margin is 0, and its nearest token, whose margin is 1.
+        # Half-way between x_a and the nearest token: its margin is 1, so along W z it lies 1 / ||W z|| before x_a.
         middle = unit * (tokens[select] @ unit - 0.5 / length)
         line = middle + np.outer([-4 * reach, 4 * reach], [-unit[1], unit[0]])
         ax.plot(*line.T, color=tint, linewidth=0.9, linestyle=SEPARATING[solution], zorder=1)
 
 
-def _ray(ax: "Axes", direction: np.ndarray, length: float, **look) -> None:
+def _ray(ax: "Axes", direction: np.ndarray, length: float, **appearance) -> None:
+    """Plots a ray from the origin."""
     end = length * direction / np.linalg.norm(direction)
-    ax.plot([0, end[0]], [0, end[1]], zorder=2, **look)
+    ax.plot([0, end[0]], [0, end[1]], zorder=2, **appearance)
 
 
 def _legend(figure: "Figure") -> None:
+    """Adds one legend for all panels."""
     from matplotlib.lines import Line2D
 
     grey = COLOURS["network"]

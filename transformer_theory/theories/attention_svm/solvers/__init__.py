@@ -1,11 +1,11 @@
 r"""Solvers of the hard-margin problem :math:`\min \|W\|` subject to :class:`~..constraint_set.Constraints`, by norm.
 
-Solvers of one problem return a verified :class:`~..solution.MaxMargin` or raise an error. Solvers of a batch return
-:class:`~..solution.MaxMargins`, with a status per problem.
+A solver of one problem returns a verified :class:`~..solution.MaxMargin` or raises an error. A solver of a batch returns
+:class:`~..solution.MaxMargins` with a status per problem.
 
 To follow one Frobenius solve, read :mod:`.frobenius` (arguments, verification, errors), :mod:`.active_set` (the method) and
 :mod:`.contradictions` (proofs of infeasibility). To follow one nuclear solve, read :mod:`.nuclear` (reduction to small matrices,
-verification), :mod:`.interior_point` (the method) and :mod:`.polish` (the last digits). :mod:`.tolerances` names every threshold.
+verification), :mod:`.interior_point` (the method) and :mod:`.polish` (the last digits). :mod:`.tolerances` lists every threshold.
 """
 
 from .conic import lp_max_margin, official_rank, spectral_max_margin

@@ -1,10 +1,10 @@
-r"""Maximum-margin token selection in the Frobenius norm, the bias of gradient descent on W: one problem at a time.
+r"""Maximum-margin token selection in the Frobenius norm, one problem at a time. Gradient descent on W is biased towards this solution.
 
 .. math:: \min_W \|W\|_F \quad\text{subject to}\quad (x_{i,a_i} - x_{i,t})^\top W z_i \ge 1 \text{ for every input } i
     \text{ and every token } t \ne a_i,
 
-problem (Att-SVM) of :cite:t:`tarzanagh2023transformers`. Up to a few hundred constraints the active set is found directly
-(:mod:`.active_set`), beyond that by working sets (:mod:`.working_sets`). Every solution is verified before it is returned.
+which is problem (Att-SVM) of :cite:t:`tarzanagh2023transformers`. Up to a few hundred constraints, the solver computes the active set
+directly (:mod:`.active_set`); beyond that, it uses working sets (:mod:`.working_sets`). Every solution is verified before it is returned.
 """
 
 import math
@@ -32,24 +32,24 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = FROBENIUS_KKT
     r"""Find the smallest matrix, in Frobenius norm, that scores each selected token above the others of its input by one.
 
     Args:
-        constraints: m constraints (difference ``[m, d_x]``, query ``[m, d_z]``) of a single problem, with any right-hand sides and with
-            equations among them, see :func:`~..builders.constraints`.
-        tol: largest KKT residual accepted. Rounding W alone violates margins by about 1e-16 times its norm and the length of a constraint,
-            so a norm of 1e4 needs a tolerance above 1e-12.
+        constraints: m constraints (difference ``[m, d_x]``, query ``[m, d_z]``) of a single problem, such as those of
+            :func:`~..builders.constraints`; right-hand sides may have any value, and equations are allowed.
+        tol: largest accepted KKT residual. Rounding W alone changes margins by about 1e-16 times its norm times the length of a
+            constraint, so a norm of 1e4 needs a tolerance above 1e-12.
     Returns:
-        The unique solution W ``[d_x, d_z]`` with its multipliers, margins, KKT residual and rank. Equations only: the smallest solution of
-        the linear system. No constraint: zero.
+        The unique solution W ``[d_x, d_z]`` with its multipliers, margins, KKT residual and rank. With equations only, this is the smallest
+        solution of the linear system; without constraints, it is zero.
     Raises:
         Infeasible: no W meets the constraints; ``certificate`` is a :class:`Farkas`, which states its residual.
-        NotConverged: the KKT residual stayed above ``tol``, or the constraints are feasible only for a W too long for float64, or the
-            length of a constraint is out of range; ``state`` is the last iterate where there is one.
-        TypeError: not :class:`~..constraint_set.Constraints`, or a tolerance that is no number.
-        ValueError: a batch of problems (use :func:`frobenius_max_margins`), or a tolerance that is not positive.
+        NotConverged: the KKT residual stayed above ``tol``, only a W too long for float64 could meet the constraints, or the length of a
+            constraint is out of range; ``state`` is the last iterate, if any.
+        TypeError: ``constraints`` is not :class:`~..constraint_set.Constraints`, or ``tol`` is not a number.
+        ValueError: ``constraints`` is a batch (use :func:`frobenius_max_margins`), or ``tol`` is not positive.
     """
     check_single(constraints, tol, hint="use frobenius_max_margins")
     pairs = Pairs(*(v.numpy() for v in (constraints.difference, constraints.query, constraints.rhs, constraints.equality)))
-    # A zero difference or query makes the margin zero for every W: the constraint always holds, or never. It is decided here and dropped,
-    # since the solvers divide by the lengths of constraints.
+    # With a zero difference or query the margin is zero for every W, so the constraint holds for all W or for none. Such constraints are
+    # decided and dropped here, since the solvers divide by the lengths of constraints.
     nonzero: np.ndarray = np.any(pairs.difference, 1) & np.any(pairs.query, 1)
     impossible = ~nonzero & ((pairs.rhs > 0) | (pairs.free & (pairs.rhs != 0)))
     if impossible.any():
@@ -61,11 +61,11 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = FROBENIUS_KKT
     try:
         W, multipliers = (solve if len(scaled) <= DIRECT_SIZE else solve_large)(scaled, tol=tol)
     except Contradiction as proof:
-        # The weights of a proof have any scale; refined on all its constraints, they become the certificate.
+        # The weights of the contradiction have an arbitrary scale. Refinement on its constraints makes them the certificate.
         weights = np.zeros(len(pairs))
         weights[nonzero] = refined(scaled, proof.weights)
         raise _refusal(constraints, pairs, weights) from None
-    # The verification uses the constraints, W and the multipliers alone, so errors of the method cannot hide in it.
+    # The verification uses only the constraints, W and the multipliers, so it is independent of the method that computed them.
     kkt, gap = residuals(scaled, W, multipliers)
     dual = np.zeros(len(pairs))
     dual[nonzero] = scale * multipliers
@@ -92,13 +92,13 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = FROBENIUS_KKT
 
 
 def residuals(pairs: Pairs, W: np.ndarray, multipliers: np.ndarray) -> tuple[float, float]:
-    """KKT residual and duality gap of a problem whose largest right-hand side is one."""
-    # At the optimum |W|^2 = b^T l. Both are relative to |W|^2; W = 0 has no multipliers, and any unit will do.
+    """Returns the KKT residual and the duality gap of a problem whose largest right-hand side is one."""
+    # At the optimum |W|^2 = b^T l. Both results are relative to |W|^2; if W = 0 all multipliers are zero, and any unit serves.
     square = float((W * W).sum())
     objective = square or 1.0
     gap = abs(square - float(pairs.rhs @ multipliers)) / objective
-    # Stationarity: W must be the combination of the constraints. Where the terms of the sum nearly cancel they are much longer than W, and
-    # rounding is relative to them.
+    # Stationarity: W must equal the combination of the constraints. If the terms of this sum nearly cancel, they are much longer than W;
+    # the rounding error is relative to them, so they are then the unit.
     distance = float(np.linalg.norm(W - pairs.combine(multipliers))) / max(square**0.5, float(np.abs(multipliers) @ pairs.length), 1e-300)
     kkt = kkt_residual(pairs.slack(W), multipliers, pairs.free, scale=1.0, objective=objective)
     return max(float(kkt), gap, distance), gap
@@ -108,8 +108,8 @@ def check_single(constraints: Constraints, tol: float, *, hint: str) -> None:
     """Checks the arguments of a solver of one problem.
 
     Raises:
-        TypeError: not constraints, or a tolerance that is no number.
-        ValueError: a batch (``hint`` says what to do with it), or a tolerance that is not positive and finite.
+        TypeError: ``constraints`` is not :class:`~..constraint_set.Constraints`, or ``tol`` is not a number.
+        ValueError: ``constraints`` is a batch (``hint`` names the remedy), or ``tol`` is not positive and finite.
     """
     check_type("constraints", constraints, Constraints, hint=HINT)
     positive(tol=tol)
@@ -121,8 +121,8 @@ def check_batch(constraints: Constraints, tol: float, *, single: str) -> None:
     """Checks the arguments of a solver of a batch ``[B, m]``.
 
     Raises:
-        TypeError: not constraints, or a tolerance that is no number.
-        ValueError: another number of leading dimensions, or a tolerance that is not positive and finite.
+        TypeError: ``constraints`` is not :class:`~..constraint_set.Constraints`, or ``tol`` is not a number.
+        ValueError: there is not exactly one leading dimension, or ``tol`` is not positive and finite.
     """
     check_type("constraints", constraints, Constraints, hint=HINT)
     positive(tol=tol)
@@ -132,7 +132,7 @@ def check_batch(constraints: Constraints, tol: float, *, single: str) -> None:
 
 
 def _check_lengths(constraints: Constraints, pairs: Pairs, nonzero: np.ndarray) -> None:
-    """Raises NotConverged if the square of a constraint's length leaves the range of float64."""
+    """Raises NotConverged if the square of the length of a constraint is outside the range of float64."""
     low, high = LENGTH_RANGE
     size = np.abs(pairs.difference).max(1, initial=0) * np.abs(pairs.query).max(1, initial=0)
     extreme = nonzero & ~((size >= low) & (size <= high))
@@ -145,18 +145,18 @@ def _check_lengths(constraints: Constraints, pairs: Pairs, nonzero: np.ndarray) 
 
 
 def _refusal(constraints: Constraints, pairs: Pairs, weights: np.ndarray) -> Infeasible | NotConverged:
-    """The error for contradictory weights: they prove that there is no W, or only that W is long.
+    """Returns the error for contradictory weights: they prove either that there is no W or that every W is long.
 
-    The weights of the certificate are scaled so that it reads 0 >= 1.
+    The weights are scaled so that the certificate is 0 >= 1.
     """
     weights = weights / float(weights @ pairs.rhs)
-    # For every feasible W, 1 = sum u_c b_c <= <sum u_c F_c, W> <= |sum u_c F_c| |W|, so |W| is at least the inverse of the combination's
-    # length. The rounding of the combination is added to its length, which keeps the bound valid.
+    # For every feasible W, 1 = sum u_c b_c <= <sum u_c F_c, W> <= |sum u_c F_c| |W|, so |W| is at least the inverse of the length of the
+    # combination. Adding the rounding error of the combination to its length keeps the bound valid.
     total = float(np.abs(weights) @ pairs.length)
     combined = float(np.linalg.norm(pairs.combine(weights))) + (int((weights != 0).sum()) + 2) * EPSILON * total
     shortest = 1 / combined if combined else math.inf
     names = tuple(constraints.names(int(c)) for c in weights.nonzero()[0])
-    # A combination that is longer than rounding does not exclude a solution: the problem is then too badly scaled, not infeasible.
+    # A combination longer than rounding errors does not exclude a solution. The problem is then badly scaled, not infeasible.
     if not is_contradiction(pairs, weights):
         return NotConverged(
             f"a W that selects these tokens has a norm of at least {0.999 * shortest:.3e}, by the constraints of {_names(names)}: too long "
@@ -172,7 +172,7 @@ def _refusal(constraints: Constraints, pairs: Pairs, weights: np.ndarray) -> Inf
 
 
 def _names(names: tuple[tuple[int, int], ...], limit: int = 4) -> str:
-    """Inputs with their tokens, for messages; at most ``limit`` inputs."""
+    """Formats inputs with their tokens for messages, at most ``limit`` inputs."""
     tokens: dict[int, list[int]] = {}
     for i, t in names:
         tokens.setdefault(i, []).append(t)
@@ -181,16 +181,16 @@ def _names(names: tuple[tuple[int, int], ...], limit: int = 4) -> str:
 
 
 def dual_multipliers(gram: Float[Tensor, "m m"], *, tol: float = 1e-9) -> Float[Tensor, " m"] | None:
-    """Multipliers of the Frobenius problem from inner products alone, for few constraints in many dimensions.
+    """Computes the multipliers of the Frobenius problem from inner products alone, for few constraints in many dimensions.
 
     The norm of the solution is the square root of the sum of the multipliers.
 
     Args:
-        gram: inner products of the constraints, all with right-hand side one.
-        tol: largest KKT residual accepted, rounding included.
+        gram: inner products of the constraints, ``[m, m]``; all right-hand sides are one.
+        tol: largest accepted KKT residual, rounding included.
     Returns:
-        ``[m]``; None if they do not meet the KKT conditions to ``tol``. :func:`frobenius_max_margin` may still find a solution, and gives
-        the reason if there is none.
+        The multipliers, ``[m]``; None if they do not meet the KKT conditions to ``tol``. :func:`frobenius_max_margin` may still return a
+        solution, and its error gives the reason if there is none.
     """
     G = gram.numpy()
     length, ones = np.sqrt(G.diagonal()), np.ones(len(G))
@@ -204,7 +204,7 @@ def dual_multipliers(gram: Float[Tensor, "m m"], *, tol: float = 1e-9) -> Float[
     multipliers = np.zeros(len(G))
     multipliers[where] = first = inverse(ones[where])
     multipliers[where] += inverse(1 - block @ first)  # one step of iterative refinement
-    # W is never formed, so its margins G l carry the rounding of these sums, whose terms may be much larger than one.
+    # W is never formed. Its margins are the sums G l, whose terms may be much larger than one and then leave larger rounding errors.
     rounding = 1e-15 * float((np.abs(G) @ np.abs(multipliers)).max())
-    met = float((G @ multipliers).min()) >= 1 - tol and multipliers.min() >= 0 and rounding <= tol
-    return torch.from_numpy(multipliers) if met else None
+    optimal = float((G @ multipliers).min()) >= 1 - tol and multipliers.min() >= 0 and rounding <= tol
+    return torch.from_numpy(multipliers) if optimal else None

@@ -1,54 +1,54 @@
-"""Every tolerance and size limit of the solvers, named by what it bounds.
+"""All tolerances and size limits of the solvers, each named after the quantity that it bounds.
 
-Constraints are scaled before a solver sees them: the largest right-hand side is one, so margins and KKT residuals have no unit. An RTOL is
-relative to the quantity that its comment names, an ATOL is in units of a margin.
+The constraints are scaled before a solver gets them: the largest right-hand side is one, so margins and KKT residuals are dimensionless. An
+RTOL is relative to the quantity that its comment names, an ATOL is in units of a margin.
 """
 
 import numpy as np
 
 EPSILON = float(np.finfo(float).eps)
 
-# ---- what is accepted
+# ---- accepted residuals and sizes
 FROBENIUS_KKT_TOL = 1e-12
 NUCLEAR_KKT_TOL = 1e-9
 OTHER_KKT_TOL = 1e-8
-START_KKT_TOL = 1e-3  # of a Frobenius solution from which the solvers in other norms can start
-LENGTH_RANGE = (1e-140, 1e140)  # of a constraint: outside, the square of its length leaves the range of float64
+START_KKT_TOL = 1e-3  # largest KKT residual of a Frobenius solution from which the solvers in other norms start
+LENGTH_RANGE = (1e-140, 1e140)  # lengths of constraints whose squares stay in the range of float64
 
 # ---- contradictions among constraints, relative to the sum of the lengths of the terms of the combination
-CONTRADICTION_RTOL = 1e-12  # of a combination that may prove infeasibility: the margins of a W that meets its constraints have no digits
-NULL_SQUARE_RTOL = 1e-10  # of the squared length of the combination from inner products; above this it is certainly not zero
+CONTRADICTION_RTOL = 1e-12  # largest length of a combination that may prove infeasibility; a W that met its constraints would be too long
+NULL_SQUARE_RTOL = 1e-10  # a combination whose squared length, from inner products, exceeds this is certainly not zero
 
 # ---- ranks and factorisations
 GRAM_RANK_RTOL = 1e-14  # eigenvalues of a Gram matrix, relative to the largest
-NULL_RANK_RTOL = 1e-13  # the same, for the null space of contradictory constraints
+NULL_RANK_RTOL = 1e-13  # eigenvalues of the Gram matrix of contradictory constraints, relative to the largest
 EQUATION_RANK_RTOL = 1e-11  # singular values of the equations, relative to the largest
-EQUATION_RTOL = 1e-9  # parts of right-hand sides that no W can reach, relative to the largest
-WEIGHT_RTOL = 1e-10  # lengths and weights that are zero up to rounding, relative to the largest
+EQUATION_RTOL = 1e-9  # part of a right-hand side that no W can reach, relative to the largest right-hand side
+WEIGHT_RTOL = 1e-10  # lengths and weights that count as zero, relative to the largest
 CHOLESKY_RTOL = 1e-5  # ratio of the smallest to the largest pivot above which a Cholesky factor replaces the eigenvectors
 PIVOTING_RTOL = 1e-4  # ratio of the smallest to the largest pivot above which block pivoting is tried
-RIDGE = 1e-11  # added to unit diagonals so that dependent constraints can be factorised; refinement removes its effect
-SIGN_ATOL = 1e-14  # a multiplier or slack of a batch below minus this has the wrong sign
-MARGIN_ATOL = 4e-15  # batches are refined until margins on the active set are wrong by at most this
+RIDGE = 1e-11  # relative increase of diagonals that makes matrices of dependent constraints regular; refinement removes its effect
+SIGN_ATOL = 1e-14  # in batches, a multiplier or slack below minus this has the wrong sign
+MARGIN_ATOL = 4e-15  # largest error of margins on the active set at which the refinement of a batch ends
 
 # ---- counts of iterations
-REFINEMENTS = 4  # of W on an active set; each gains as many digits as the factorisation has
-ROW_REFINEMENTS = 12  # of W on nearly dependent constraints; each gains few digits
-PATIENCE = 3  # rounds of pivoting that are allowed without fewer wrong signs
+REFINEMENTS = 4  # refinements of W on an active set; each gains as many digits as the factorisation has
+ROW_REFINEMENTS = 12  # refinements of W on nearly dependent constraints; each gains few digits
+PATIENCE = 3  # rounds of pivoting that may pass without a new minimum of wrong signs
 PIVOTING_ROUNDS = 40
-EXCHANGES = 200  # corrections of an active set; mostly 0 or 1
+EXCHANGES = 200  # largest number of corrections of an active set; mostly 0 or 1 are needed
 WORKING_SET_ROUNDS = 100
 NEWTON_STEPS = 8
 INTERIOR_POINT_ROUNDS = 60
 
 # ---- sizes at which one method becomes faster than another
-LEAST_SQUARES_SIZE = 16  # constraints up to which least squares are faster than pivoting
-GRAM_ONLY_SIZE = 64  # constraints up to which multipliers are computed from inner products alone
-DIRECT_SIZE = 300  # constraints beyond which working sets are faster; the Gram matrix of all constraints is then not formed
-BATCHED_SIZE = 128  # constraints beyond which a batch is solved one problem at a time
-PIVOTED_SIZE = 2_000  # independent constraints up to which pivoting on the whole Gram matrix is faster than working sets
+LEAST_SQUARES_SIZE = 16  # below this number of constraints, least squares are faster than pivoting
+GRAM_ONLY_SIZE = 64  # up to this number of constraints, multipliers are computed from inner products alone
+DIRECT_SIZE = 300  # above this number of constraints, working sets are faster; the Gram matrix of all constraints is then not formed
+BATCHED_SIZE = 128  # above this number of constraints, a batch is solved one problem at a time
+PIVOTED_SIZE = 2_000  # up to this number of independent constraints, pivoting on the whole Gram matrix is faster than working sets
 WORKING_SET_SIZE = 12_000  # largest working set: its Gram matrix takes 1.2 GB
-FIRST_WORKING_SET, WORKING_SET_GROWTH = 200, 100  # constraints of the first working set, and the least number that may join a set
-DENSE_SIZE = 10**7  # entries of constraints as matrices: more are not formed
-FROBENIUS_CACHE = 2**17  # entries of the Gram matrices worked on at a time, so that they stay in the processor's cache
-NUCLEAR_CACHE = 2**18
+FIRST_WORKING_SET, WORKING_SET_GROWTH = 200, 100  # size of the first working set, and lower bound of the number that may join a set
+DENSE_SIZE = 10**7  # largest number of entries at which the constraints are formed as matrices
+FROBENIUS_CACHE = 2**17  # number of entries of the Gram matrices of one block of a batch; they then stay in the processor's cache
+NUCLEAR_CACHE = 2**18  # the same for the nuclear norm

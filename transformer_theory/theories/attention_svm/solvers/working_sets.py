@@ -1,7 +1,8 @@
-"""The Frobenius problem with many constraints: exact solutions of growing subsets, so that no m by m Gram matrix is formed.
+"""The Frobenius problem with many constraints, solved exactly on a sequence of subsets, so that no m by m Gram matrix is formed.
 
-A subset, the *working set*, is solved exactly. The constraints that its solution violates most join it, those with multiplier zero leave,
-and so on. The norm of W grows each time, so this ends: with the solution of the whole problem, or with a subset that is contradictory.
+Each round solves a subset of the constraints, the *working set*, exactly. The constraints that this solution violates most join the set,
+and those with multiplier zero leave it. The norm of W grows in every round, so the method terminates: with the solution of the whole
+problem, or with a contradictory subset.
 """
 
 import numpy as np
@@ -14,17 +15,17 @@ from .tolerances import FIRST_WORKING_SET, PIVOTED_SIZE, WORKING_SET_GROWTH, WOR
 
 
 def solve_large(pairs: Pairs, *, tol: float) -> tuple[np.ndarray, np.ndarray]:
-    """W ``[d_x, d_z]`` and multipliers ``[m]`` of constraints of positive length.
+    """Returns W ``[d_x, d_z]`` and multipliers ``[m]`` of constraints of positive length.
 
     Args:
         pairs: m constraints; their largest right-hand side is about one.
-        tol: margins may be wrong by half of this.
+        tol: twice the largest accepted error of a margin.
     Raises:
-        Contradiction: no W meets the constraints; the weights are those of a contradictory subset.
+        Contradiction: no W meets the constraints; the weights are non-zero on a contradictory subset only.
         NotConverged: a working set has more than WORKING_SET_SIZE constraints, or the sets do not settle.
     """
-    # Independent constraints up to PIVOTED_SIZE: one Gram matrix of all constraints is affordable, and pivoting on it takes fewer
-    # factorisations than a sequence of working sets. Its active set is the first working set, and mostly the last.
+    # Up to PIVOTED_SIZE independent constraints, the Gram matrix of all constraints is affordable, and pivoting on it takes fewer
+    # factorisations than a sequence of working sets. Its active set is the first working set, and usually the last one.
     independent = len(pairs) <= min(PIVOTED_SIZE, pairs.difference.shape[1] * pairs.query.shape[1])
     active = block_pivoting(pairs) if independent else None
     working = active = _first(pairs) if active is None else active
@@ -39,12 +40,12 @@ def solve_large(pairs: Pairs, *, tol: float) -> tuple[np.ndarray, np.ndarray]:
         except Contradiction as proof:
             multipliers[where] = proof.weights
             raise Contradiction(multipliers) from None
-        # Constraints in the working set are met to tol / 2 already; their rounding must not look like a violation.
+        # Constraints in the working set are already met to tol / 2; their rounding errors must not count as violations.
         violation = np.where(working, 0.0, -pairs.slack(W))
         if violation.max() <= tol / 2:
             return W, multipliers
-        # Constraints without a multiplier leave; if they are violated later, they join again. The most violated ones join, as many as the
-        # set has, so that it at most doubles: small steps would solve many problems, one large step a needlessly large one.
+        # Constraints with multiplier zero leave; if a later W violates them, they join again. The most violated constraints join, at most
+        # as many as the set contains, so that it at most doubles. Smaller growth would need more rounds, larger growth larger problems.
         active = (multipliers > 0) | pairs.free
         joining = min(max(len(where), WORKING_SET_GROWTH), len(violation) - 1)
         working = active | (violation >= max(tol / 2, np.partition(violation, -joining)[-joining]))
@@ -52,9 +53,9 @@ def solve_large(pairs: Pairs, *, tol: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _first(pairs: Pairs) -> np.ndarray:
-    """The equations, and the constraints with the smallest margins after one step of gradient ascent on the dual from zero."""
-    # The gradient of the dual at zero is b. Each entry is divided by its diagonal entry of G, so that long constraints do not dominate.
-    # Margins are divided by lengths for the same reason: the ratio is the distance of W from the boundary of the constraint.
+    """Returns the mask of the equations and of the constraints with the smallest margins after one gradient step on the dual from zero."""
+    # The gradient of the dual at zero is b. Its entries are divided by the diagonal of G, so that long constraints do not dominate. Margins
+    # are divided by lengths for the same reason.
     W = pairs.combine(np.where(pairs.free | (pairs.rhs > 0), pairs.rhs / pairs.length**2, 0.0))
     margins = np.where(pairs.free, -np.inf, (pairs.slack(W) + pairs.rhs) / pairs.length)
     count = min(FIRST_WORKING_SET, len(pairs) - 1)

@@ -1,4 +1,4 @@
-"""What attention approximates: the truncated Neumann series against the inverse, and the best denoiser of a mixture of subspaces."""
+"""Two derivations of attention: the error of the truncated Neumann series, and the best denoiser of a mixture of subspaces."""
 
 from itertools import pairwise
 
@@ -13,14 +13,17 @@ from ..approximations import denoise, log_density, neumann_error, neumann_sum
 from ..problem import random_subspaces
 from .compression import ROUNDING
 
-SIZE = 20  # of the matrices that the series inverts
+SIZE = 20  # rows of the matrices that the series inverts
 RADII, TERMS = (0.0017, 0.17, 0.9, 1.5, 16.5), (1, 2, 5)
-MEASURABLE = 1e-8  # smaller predicted errors are differences of rounding
-D, P, K, N, SIGMA = 48, 4, 6, 240, 0.3  # dimension, subspaces' dimension and number, tokens, noise
+MEASURABLE = 1e-8  # smaller predicted errors are lost to rounding
+D, P, K, N, SIGMA = 48, 4, 6, 240, 0.3  # dimensions, dimensions per subspace, subspaces, tokens, standard deviation of the noise
 
 
 def _error(generator: torch.Generator, *, more: int) -> Evidence:
-    """The largest relative difference between the measured error of the series and its closed form."""
+    """Returns evidence about the largest relative difference between the measured error of the series and its closed form.
+
+    The measured series has ``more`` terms in addition to those that the closed form counts.
+    """
     axes = orthonormalise(torch.randn(SIZE, SIZE, generator=generator, dtype=torch.float64))
     spectrum = torch.rand(SIZE, generator=generator, dtype=torch.float64)
     detail = {}
@@ -36,7 +39,7 @@ def _error(generator: torch.Generator, *, more: int) -> Evidence:
 
 
 def _more_terms(generator: torch.Generator, *, low: float, high: float) -> Evidence:
-    """The largest factor by which one more term changes the error, at a spectral radius drawn between two limits."""
+    """Returns evidence about the largest factor by which one more term changes the error; the radius is random in [low, high]."""
     radius = low + (high - low) * float(torch.rand((), generator=generator, dtype=torch.float64))
     axes = orthonormalise(torch.randn(SIZE, SIZE, generator=generator, dtype=torch.float64))
     spectrum = torch.rand(SIZE, generator=generator, dtype=torch.float64)
@@ -51,7 +54,7 @@ def _more_terms(generator: torch.Generator, *, low: float, high: float) -> Evide
 
 
 def _mixture(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Clean tokens of a mixture of K subspaces, the same with noise, and the bases; token i is of subspace i mod K."""
+    """Draws clean tokens of a mixture of K subspaces, the same with noise, and the bases; token i lies in subspace i mod K."""
     bases = random_subspaces(K, D, P, generator=generator)
     subspace = torch.arange(N) % K
     clean = torch.einsum("np,ndp->nd", torch.randn(N, P, generator=generator, dtype=torch.float64), bases[subspace])
@@ -59,7 +62,7 @@ def _mixture(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _over_tokens(tokens: Tensor, bases: Tensor) -> Tensor:
-    """The same formula with the softmax over tokens instead of subspaces, scaled to fit."""
+    """Returns the formula of the denoiser with the softmax over tokens instead of subspaces, scaled to fit the tokens."""
     coords = coordinates(tokens, bases)
     weights = (coords.square().sum(-1) / (2 * SIGMA**2 * (1 + SIGMA**2))).softmax(-1)
     estimate = (weights.unsqueeze(-1) * coords @ bases.mT).sum(-3)
@@ -67,7 +70,7 @@ def _over_tokens(tokens: Tensor, bases: Tensor) -> Tensor:
 
 
 def _tweedie(generator: torch.Generator, *, over_tokens: bool) -> Evidence:
-    """Relative distance of the formula to z + sigma^2 grad log p(z), the gradient by automatic differentiation."""
+    """Returns evidence about the relative distance of the formula to z + sigma^2 grad log p(z) by automatic differentiation."""
     clean, noisy, bases = _mixture(generator)
     tokens = noisy.clone().requires_grad_()
     (score,) = torch.autograd.grad(log_density(tokens, bases, sigma=SIGMA).sum(), tokens)
@@ -78,7 +81,7 @@ def _tweedie(generator: torch.Generator, *, over_tokens: bool) -> Evidence:
 
 
 def _best(generator: torch.Generator, *, over_tokens: bool) -> Evidence:
-    """The mean squared error of the estimate over that of an oracle that knows the subspace of every token and projects on it."""
+    """Returns evidence about the squared error of the estimate, relative to an oracle that projects on the true subspace."""
     clean, noisy, bases = _mixture(generator)
     estimate = _over_tokens(noisy, bases) if over_tokens else denoise(noisy, bases, sigma=SIGMA)
     true_bases = bases[torch.arange(N) % K]
@@ -88,6 +91,7 @@ def _best(generator: torch.Generator, *, over_tokens: bool) -> Evidence:
 
 
 def _relative(estimate: Tensor, target: Tensor) -> float:
+    """Returns the relative distance of the estimate to the target."""
     return float((estimate - target).norm() / target.norm())
 
 

@@ -1,4 +1,4 @@
-"""Causal compression: no token depends on later ones, and every token descends what it adds to the rate."""
+"""Causal compression: no token depends on later ones, and every token lowers its own contribution to the rate."""
 
 from collections.abc import Callable, Mapping
 
@@ -28,11 +28,11 @@ from ..steps import (
 )
 from .compression import ROUNDING, N, complete_instance
 
-EPS, KAPPA, PAST = 0.5, 0.1, N // 2
+EPS, KAPPA, PAST = 0.5, 0.1, N // 2  # distortion, step size, tokens of the first half
 
 
 def _steps(bases: Tensor, causal: bool) -> Mapping[str, Callable[[Tensor], Tensor]]:
-    """The four forms as steps of tokens."""
+    """Returns the four forms as functions of the tokens."""
 
     def token_statistics(tokens: Tensor) -> Tensor:
         coords = coordinates(tokens, bases)
@@ -57,7 +57,7 @@ def _steps(bases: Tensor, causal: bool) -> Mapping[str, Callable[[Tensor], Tenso
 
 
 def _no_future(generator: torch.Generator, *, causal: bool) -> Evidence:
-    """The largest change of the first half of a sequence when the second is cut off or replaced, over the size of a step."""
+    """Returns evidence about the largest change of the first half when the second is cut off or replaced, relative to a step."""
     tokens, bases = complete_instance(generator)
     other = torch.cat([tokens[:PAST], 3 * torch.randn(N - PAST, tokens.shape[1], generator=generator, dtype=tokens.dtype)])
     changes = {}
@@ -66,13 +66,16 @@ def _no_future(generator: torch.Generator, *, causal: bool) -> Evidence:
         size = (after - tokens[:PAST]).norm()
         for variant, sequence in (("cut", tokens[:PAST]), ("replaced", other)):
             changes[f"{name}, {variant}"] = float((step(sequence)[:PAST] - after).norm() / size)
-    worst = max(changes.values()) if causal else min(changes.values())  # the control must fail for each of the forms
+    worst = max(changes.values()) if causal else min(changes.values())  # the control must fail for every form
     return Evidence(worst, ROUNDING, "<=", detail=changes)
 
 
 def _own_rate(generator: torch.Generator, *, sign: float) -> Evidence:
-    """The largest change of what one token adds to the rate when it alone steps, in units of the guaranteed decrease: at most -1; or, if
-    that is larger, the relative distance of the sum of these terms to the rate, less 1."""
+    """Returns evidence about the contributions r_i of the tokens to the rate.
+
+    The value is the larger of two numbers: the largest change of r_i when token i alone takes a step, in units of the guaranteed decrease
+    (so at most -1); and the relative distance of the sum of all r_i to the rate, minus 1 (so -1 if they agree).
+    """
     tokens, bases = complete_instance(generator)
     L = lipschitz(bases, n=N, eps=EPS)
     before = added_rates(tokens, bases, eps=EPS, context=N)

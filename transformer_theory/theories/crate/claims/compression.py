@@ -1,13 +1,14 @@
 r"""Compression: the exact step, the paper's step, the sign of the released residual form, and token statistics.
 
-The paper's step and the sign of the residual form are no theorems. With orthonormal, complete U_k each head moves separately,
+The paper's step and the sign of the residual form are not theorems. With orthonormal, complete U_k each head moves separately,
 :math:`W_k^+ = M_k W_k`, where M is :math:`I + c P` in the tied residual form and :math:`(1 - \kappa\beta) I + \kappa\beta^2 P` in the
 paper's, and P is the attention of the head. :math:`P = D^{-1} E`, where E, the entrywise exponential of a Gram matrix, is positive
 semidefinite (Schur), and D holds its row sums.
 
 * If the row sums are equal, P is symmetric with eigenvalues between 0 and 1. Then :math:`M \succeq I` in the residual form for every c > 0,
   and :math:`0 \preceq M \preceq I` in the paper's form for :math:`\beta \le 1` and :math:`0 < \kappa\beta \le 1`. Since
-  :math:`\log\det(I + \beta M W W^\top M) = \log\det(I + \beta W^\top M^2 W)`, the rate rises and falls, whatever the tokens.
+  :math:`\log\det(I + \beta M W W^\top M) = \log\det(I + \beta W^\top M^2 W)`, the rate rises in the residual form and falls in the
+  paper's, for all tokens.
 * If they differ, :math:`P + P^\top` may have negative eigenvalues: tokens of unequal length can make the residual form *lower* the rate
   (the tests have an instance).
 * For n = 1 attention is 1, and the paper's step multiplies the token by :math:`1 + \kappa\beta (\beta - 1)`: it raises the rate if
@@ -25,20 +26,20 @@ from ..approximations import spectral_radii
 from ..problem import random_subspaces
 from ..steps import lipschitz, membership_rate, paper_step, released_step, tssa_gradient, variational_rate
 
-N, D, K, P = 20, 24, 4, 6  # tokens, dimension, subspaces, their dimension; K P = D: complete
-ROUNDING = 1e-9
-EPS = 0.5  # of token statistics
-SHARPNESS = 20.0  # temperature at which a token belongs to one subspace more than to others
+N, D, K, P = 20, 24, 4, 6  # numbers of tokens, dimensions, subspaces, and dimensions per subspace; K P = D: complete
+ROUNDING = 1e-9  # slack of the thresholds for rounding errors
+EPS = 0.5  # distortion for token statistics
+SHARPNESS = 20.0  # temperature at which a token belongs clearly more to one subspace than to the others
 
 
 def complete_instance(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Tokens of norm one, [N, D], and complete orthonormal subspaces, [K, D, P]."""
+    """Draws tokens of norm one, [N, D], and complete orthonormal subspaces, [K, D, P]."""
     bases = random_subspaces(K, D, P, generator=generator)
     return unit_norm(torch.randn(N, D, generator=generator, dtype=torch.float64)), bases
 
 
 def _exact_step(generator: torch.Generator, *, sign: float) -> Evidence:
-    """The largest change of R^c over step sizes, in units of the guaranteed decrease: at most -1."""
+    """Returns evidence about the largest change of R^c over step sizes; a change of -1 is the guaranteed decrease."""
     tokens, bases = complete_instance(generator)
     bases = bases + 0.3 * torch.randn(bases.shape, generator=generator, dtype=bases.dtype)  # the claim needs no orthonormality
     eps = 0.5
@@ -54,7 +55,7 @@ def _exact_step(generator: torch.Generator, *, sign: float) -> Evidence:
 
 
 def _paper_step(generator: torch.Generator, *, tied_residual: bool) -> Evidence:
-    """The largest relative change of R^c over step sizes."""
+    """Returns evidence about the largest relative change of R^c over step sizes."""
     tokens, bases = complete_instance(generator)
     eps = 1.0
     beta = expansion(bases, n=N, eps=eps)
@@ -70,7 +71,7 @@ def _paper_step(generator: torch.Generator, *, tied_residual: bool) -> Evidence:
 
 
 def _released_sign(generator: torch.Generator, *, sign: float) -> Evidence:
-    """The smallest relative change of R^c over sizes of the tied output matrix."""
+    """Returns evidence about the smallest relative change of R^c over sizes of the tied output matrix."""
     tokens, bases = complete_instance(generator)
     eps = 0.5
     changes = {}
@@ -81,6 +82,7 @@ def _released_sign(generator: torch.Generator, *, sign: float) -> Evidence:
 
 
 def _relative_change(before: Tensor, after: Tensor, bases: Tensor, eps: float) -> float:
+    """Returns the relative change of R^c between two sets of tokens."""
     rate = subspace_coding_rate(before, bases, eps=eps)
     return float(subspace_coding_rate(after, bases, eps=eps) / rate - 1)
 
@@ -89,14 +91,18 @@ def _relative_change(before: Tensor, after: Tensor, bases: Tensor, eps: float) -
 
 
 def _bound(generator: torch.Generator, *, normalised: bool) -> Evidence:
-    """The bound over the rate, less 1. As drawn it must not be negative, and in bases that diagonalise the second moments it must be zero;
-    returns the smaller of the former and minus the absolute value of the latter."""
+    """Returns evidence about the relative excess of the bound over the rate.
+
+    With the bases as drawn, the excess must not be negative. With bases that diagonalise the second moments, it must be zero. The value of
+    the evidence is the smaller of the first excess and minus the absolute value of the second.
+    """
     tokens, bases = complete_instance(generator)
     pi = memberships(coordinates(tokens, bases), temperature=SHARPNESS)
     detail = {}
     for name in ("as drawn", "diagonalised"):
         if name == "diagonalised":
             coords = coordinates(tokens, bases)
+            # Rotate each basis to the eigenvectors of the weighted second moment of its coordinates.
             bases = bases @ torch.linalg.eigh((pi.unsqueeze(-1) * coords).mT @ coords)[1]
         rate = membership_rate(tokens, bases, pi, eps=EPS)
         bound = variational_rate(tokens, bases, pi, eps=EPS) if normalised else _unnormalised(tokens, bases, pi)
@@ -105,14 +111,14 @@ def _bound(generator: torch.Generator, *, normalised: bool) -> Evidence:
 
 
 def _unnormalised(tokens: Tensor, bases: Tensor, pi: Tensor) -> Tensor:
-    """The bound with second moments over all n tokens instead of the n_k of the subspace."""
+    """Returns the bound with second moments that divide by all n tokens instead of the n_k of the subspace."""
     moments = (pi.unsqueeze(-1) * coordinates(tokens, bases).square()).sum(-2) / N
     logs = torch.log1p(bases.shape[-1] / EPS**2 * moments).sum(-1)
     return 0.5 * (pi.sum(-1) / N * logs).sum(-1)
 
 
 def _tssa_step(generator: torch.Generator, *, sign: float) -> Evidence:
-    """The largest change of the bound over step sizes, in units of the guaranteed decrease: at most -1."""
+    """Returns evidence about the largest change of the bound over step sizes; a change of -1 is the guaranteed decrease."""
     tokens, bases = complete_instance(generator)
     bases = bases + 0.3 * torch.randn(bases.shape, generator=generator, dtype=bases.dtype)  # the claim needs no orthonormality
     pi = memberships(coordinates(tokens, bases), temperature=SHARPNESS)
@@ -167,8 +173,7 @@ CLAIMS = (
         control=lambda generator: _released_sign(generator, sign=-1.0),
         control_description=r"the output is tied with a minus sign, $V_k = -c\, U_k^\top$",
         corrects=r"The released layer adds attention to the residual stream, without the shrinkage $1 - \kappa\beta$ of the paper's step "
-        "and "
-        "with a free output matrix.",
+        "and with a free output matrix.",
     ),
     Claim(
         id="crate/tssa-bound",

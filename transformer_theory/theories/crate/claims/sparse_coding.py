@@ -14,7 +14,10 @@ COUNTS = (1, 2, 5, 10, 20, 40)  # steps after which the objective is measured
 
 
 def _ista_descent(generator: torch.Generator, *, step: float) -> Evidence:
-    """The largest change of the objective over ten ISTA steps from Z = Y, in units of L/2 ||Z+ - Z||^2: at most -1 for step 1/L."""
+    """Returns evidence about the largest change of the objective in ten ISTA steps, in units of L/2 ||Z+ - Z||^2.
+
+    ISTA starts from the positive part of the tokens; ``step`` is the step size in units of 1/L.
+    """
     tokens = torch.randn(N, D, generator=generator, dtype=torch.float64)
     dictionary = torch.randn(D, D, generator=generator, dtype=torch.float64) / D**0.5
     L = curvature(dictionary)
@@ -28,7 +31,7 @@ def _ista_descent(generator: torch.Generator, *, step: float) -> Evidence:
 
 
 def _overcomplete(generator: torch.Generator) -> tuple[Tensor, Tensor, float, Tensor, Tensor]:
-    """Tokens, a dictionary of 3 D / 2 atoms, L, the optimal code and a lower bound of the optimum."""
+    """Returns tokens, a dictionary of 3 D / 2 atoms, L, the optimal code and a lower bound of the optimum."""
     tokens = torch.randn(N, D, generator=generator, dtype=torch.float64)
     dictionary = torch.randn(D, D + D // 2, generator=generator, dtype=torch.float64) / D**0.5
     best = fista(tokens, dictionary, lam=LAM)
@@ -36,7 +39,7 @@ def _overcomplete(generator: torch.Generator) -> tuple[Tensor, Tensor, float, Te
 
 
 def _rates(generator: torch.Generator, *, step: float) -> Evidence:
-    """The largest ratio of the distance of the objective to its optimum and its bound, over numbers of steps, ISTA and FISTA."""
+    """Returns evidence about the largest ratio, over step counts and methods, of the distance to the optimum and its bound."""
     tokens, dictionary, L, best, optimum = _overcomplete(generator)
     start = torch.zeros_like(best)
     distance = L * best.square().sum()
@@ -52,7 +55,7 @@ def _rates(generator: torch.Generator, *, step: float) -> Evidence:
 
 
 def _momentum(generator: torch.Generator, *, momentum: bool) -> Evidence:
-    """Distance to the optimum after the largest number of steps, over that of ISTA."""
+    """Returns evidence about the distance to the optimum after the largest number of steps, relative to ISTA's."""
     tokens, dictionary, L, best, optimum = _overcomplete(generator)
     slow = torch.zeros_like(best)
     for _ in range(COUNTS[-1]):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SOURCE = Source("yu2023emergence")
-NETWORKS = {"CRATE (released form)": (networks.crate, 3e-3), "ViT": (networks.vit, 2e-3)}  # and their learning rates
+NETWORKS = {"CRATE (released form)": (networks.crate, 3e-3), "ViT": (networks.vit, 2e-3)}  # name -> constructor and learning rate
 MAPS = ("attention of the class token", "principal components")
 STATES = ("trained", "untrained", "random")
 ACCURACY, PARAMETERS = "test accuracy", "trainable parameters"
@@ -35,34 +35,34 @@ MAX_PLOTTED = 4
 
 
 def train_network(name: str, seed: int, images: int, steps: int, dim: int, depth: int) -> dict[str, Any]:
-    """Trains one network; returns the IoU of its maps, of those of an untrained one, and of random patches."""
+    """Trains one network; returns its numbers, its pictures, and the IoU of its maps, of an untrained network's, and of random patches."""
     make, rate = NETWORKS[name]
     generator = torch.Generator().manual_seed(seed)
     data = networks.split(two_objects(images, generator=generator).data, seed=seed)
-    held_out = two_objects(min(300, images), generator=generator)
+    test_images = two_objects(min(300, images), generator=generator)
     model, untrained = (make(data.train, seed=s, dim=dim, depth=depth) for s in (seed, seed + 1))
     networks.fit(model, data, steps=steps, learning_rate=rate, seed=seed)
     numbers = {ACCURACY: networks.accuracy(model, data.test), PARAMETERS: float(networks.parameter_count(model))}
     overlaps = {}
     for network, state in ((model, "trained"), (untrained, "untrained")):
-        for kind, maps in zip(MAPS, _maps(network, held_out)):
+        for kind, maps in zip(MAPS, _maps(network, test_images)):
             selection = top_mass(maps)
-            overlaps[kind, state] = overlap(selection, held_out.masks)
+            overlaps[kind, state] = overlap(selection, test_images.masks)
             if state == "trained":
-                overlaps[kind, "random"] = overlap(random_patches(selection, generator=generator), held_out.masks)
-    return {"numbers": numbers, "overlaps": overlaps, "pictures": _pictures(model, held_out)}
+                overlaps[kind, "random"] = overlap(random_patches(selection, generator=generator), test_images.masks)
+    return {"numbers": numbers, "overlaps": overlaps, "pictures": _pictures(model, test_images)}
 
 
 @dataclass(frozen=True)
 class Emergence(RandomExperiment):
-    """IoU of attention maps and principal components with the objects of generated images, in CRATE and a ViT trained on their colours.
+    """IoU of attention maps and principal components with the objects of generated images, in CRATE and a ViT that learnt their colours.
 
-    Chance levels: untrained networks, and random patches of the same number, both with the same number of candidates.
+    There are two chance levels, both with the same number of candidates: untrained networks, and equally many patches at random places.
     """
 
-    seeds: int = setting(3, ge=1, help="data sets and initial weights")
-    images: int = setting(3000, ge=60, help="of which 70 % are for training; IoU is measured on 300 more")
-    steps: int = setting(400, ge=1, help="optimiser steps of each network, 64 images each")
+    seeds: int = setting(3, ge=1, help="number of data sets and initial weights")
+    images: int = setting(3000, ge=60, help="number of images, 70 % of them for training; IoU is measured on up to 300 more")
+    steps: int = setting(400, ge=1, help="optimiser steps per network, 64 images per step")
     dim: int = setting(48, ge=8, multiple_of=4, help="width, in four heads")
     depth: int = setting(3, ge=1, help="layers")
 
@@ -70,7 +70,9 @@ class Emergence(RandomExperiment):
     sources = (SOURCE, Source("dosovitskiy2021image"))
 
     def measure(self) -> Iterator[Measurement | Arrays]:
+        """Yields the accuracies and the IoU with both chance levels; arrays with pictures and with the IoU of every seed."""
         sizes = {"images": self.images, "steps": self.steps, "dim": self.dim, "depth": self.depth}
+        # Seeds advance by two, because the untrained network of a seed has the next one.
         settings = [{"name": name, "seed": 1000 * self.seed + 2 * k, **sizes} for name in NETWORKS for k in range(self.seeds)]
         results = sweep(train_network, settings)
         by_network = {name: results[i * self.seeds : (i + 1) * self.seeds] for i, name in enumerate(NETWORKS)}
@@ -94,7 +96,7 @@ class Emergence(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """One row per image: the image and, for each network, the maps of its heads and the first three components; below, the IoU."""
+        """Plots one row per image (image and, per network, the maps of its heads and three components) and, below, the IoU."""
         names = list(NETWORKS)
         images = result.arrays[f"crate/emergence/{names[0]}/images"][:3]
         heads = result.arrays[f"crate/emergence/{names[0]}/attention"].shape[1]
@@ -110,6 +112,7 @@ class Emergence(RandomExperiment):
                     _image(grid[row, start + head], result.arrays[f"crate/emergence/{name}/attention"][row, head], title)
                 colours = result.arrays[f"crate/emergence/{name}/components"][row].transpose(1, 2, 0)
                 _image(grid[row, start + heads], np.clip(0.5 + colours / 5, 0, 1), "\nPCA" if row == 0 else "")
+        # The last row of cells is replaced by two wide panels.
         spec = grid[-1, 0].get_gridspec()
         for ax in grid[-1]:
             ax.remove()
@@ -122,9 +125,9 @@ class Emergence(RandomExperiment):
             ax.set_xlim(0, right)
         caption(
             figure,
-            "Heads: attention of the class token, each map on a scale of its own from its smallest weight (dark) to its largest (bright). "
-            "PCA: the first three principal components as red, green and blue, 2.5 deviations either way. Below: IoU of the best candidate "
-            "with each object. Filled: trained; grey: untrained; hollow: random patches. Markers are seeds.",
+            "Heads: attention of the class token; each map has its own scale, from its smallest weight (dark) to its largest (bright). "
+            "PCA: the first three principal components as red, green and blue, from -2.5 to 2.5 standard deviations. Below: IoU of the "
+            "best candidate with each object, one marker per seed. Filled: trained; grey: untrained; hollow: random patches.",
         )
         return figure
 
@@ -134,24 +137,27 @@ class Emergence(RandomExperiment):
 
 
 def _maps(model: nn.Module, data: TwoObjects) -> tuple[Tensor, Tensor]:
+    """Returns the maps of both kinds in the order of MAPS."""
     return class_attention(model, data.data.tokens), exceeding(components(model, data.data.tokens))
 
 
-def _pictures(model: nn.Module, held_out: TwoObjects) -> dict[str, np.ndarray]:
-    """The first images, their masks, the map of every head, and three principal components."""
-    shown = held_out[:MAX_PLOTTED]
-    assert shown.data.images is not None
-    side = int(shown.data.tokens.shape[1] ** 0.5)
-    projected = components(model, held_out.data.tokens, count=3)[:MAX_PLOTTED]
+def _pictures(model: nn.Module, test_images: TwoObjects) -> dict[str, np.ndarray]:
+    """Returns the first images, their masks, the map of every head, and three principal components."""
+    examples = test_images[:MAX_PLOTTED]
+    assert examples.data.images is not None
+    side = int(examples.data.tokens.shape[1] ** 0.5)
+    # Components concern all test images, though only the first are plotted.
+    projected = components(model, test_images.data.tokens, count=3)[:MAX_PLOTTED]
     return {
-        "images": shown.data.images.clamp(0, 1).float().numpy(),
-        "masks": shown.masks.numpy(),
-        "attention": class_attention(model, shown.data.tokens).unflatten(-1, (side, side)).float().numpy(),
+        "images": examples.data.images.clamp(0, 1).float().numpy(),
+        "masks": examples.masks.numpy(),
+        "attention": class_attention(model, examples.data.tokens).unflatten(-1, (side, side)).float().numpy(),
         "components": projected.unflatten(-1, (side, side)).float().numpy(),
     }
 
 
 def _row(quantity: str, values: list[float], model: str, **columns: Any) -> Measurement:
+    """Returns a row with the mean of the values over seeds."""
     note = f"mean of the seeds, {min(values):.3g} to {max(values):.3g}"
     columns = {"unit": "share", **columns}
     return Measurement("crate", "figure", quantity, float(np.mean(values)), model=model, n=len(values), note=note, source=SOURCE, **columns)
@@ -164,6 +170,7 @@ def _image(ax: "Axes", picture: np.ndarray, title: str) -> None:
 
 
 def _iou_panel(ax: "Axes", overlaps: np.ndarray, names: list[str], title: str) -> None:
+    """Plots the IoU [networks, states, seeds]: filled if trained, grey if untrained, hollow for random patches."""
     for number, name in enumerate(names):
         colours = ((COLOURS[name], COLOURS[name]), (COLOURS["null"], COLOURS["null"]), ("none", COLOURS[name]))
         for state, (face, edge) in enumerate(colours):

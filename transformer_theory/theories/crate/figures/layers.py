@@ -29,14 +29,14 @@ NETWORKS = {
     "CRATE (paper form)": partial(networks.crate, attention=PaperAttention),
     "ViT": networks.vit,
 }
-LEARNING_RATES = (1e-3, 2e-3, 4e-3)  # the validation part chooses one for each network
+LEARNING_RATES = (1e-3, 2e-3, 4e-3)  # candidates; the validation part selects one per network
 ACCURACY, VALIDATION_ACCURACY, PARAMETERS = "test accuracy", "validation accuracy", "trainable parameters"
 LEARNING_RATE = "learning rate chosen by validation"
 LAST_OVER_FIRST, LEARNT = "last layer over first", "last layer over first, trained minus random weights"
 ATTENTION_CHANGE = "R^c after attention over before, mean of the layers"
 UNTRAINED = "random weights"
 NATS = "nats, $\\varepsilon^2$ = .01"
-TITLES = {  # and labels of the axis
+TITLES = {  # quantity -> title and axis label of its panel
     INPUT: ("$R^c$, input side", NATS),
     BEFORE: ("$R^c(Z^\\ell)$, before", NATS),
     AFTER: ("$R^c(Z^{\\ell+1/2})$, after", NATS),
@@ -46,14 +46,14 @@ TITLES = {  # and labels of the axis
 
 
 def validate(name: str, seed: int, rate: float, steps: int, dim: int, depth: int) -> float:
-    """Trains one network; returns its accuracy on the validation part, by which the learning rate is chosen."""
+    """Trains one network; returns its accuracy on the validation part, which selects the learning rate."""
     data = networks.digit_parts(seed=seed)
     model = NETWORKS[name](data.train, seed=seed, dim=dim, depth=depth)
     return networks.fit(model, data, steps=steps, learning_rate=rate, seed=seed).accuracy[-1]
 
 
 def train_network(name: str, seed: int, rate: float, steps: int, dim: int, depth: int) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-    """Trains one network; returns its accuracies and its curves with those of an untrained one, [2, layers] each."""
+    """Trains one network; returns its accuracies and, per quantity, the curves of this and of an untrained network, [2, layers]."""
     data = networks.digit_parts(seed=seed)
     model, untrained = (NETWORKS[name](data.train, seed=s, dim=dim, depth=depth) for s in (seed, seed + 1))
     run = networks.fit(model, data, steps=steps, learning_rate=rate, seed=seed)
@@ -76,11 +76,11 @@ def train_network(name: str, seed: int, rate: float, steps: int, dim: int, depth
 class Layers(RandomExperiment):
     """Rates before and after attention, non-zeros and rate reduction by layer, in CRATE and a ViT that learnt digits in the same steps.
 
-    Each network's learning rate is the best of three on the validation part of another split than those that are reported.
+    Each network's learning rate is the best of three on the validation part of a split that is not among the reported ones.
     """
 
-    seeds: int = setting(3, ge=1, help="splits and initial weights that are reported")
-    steps: int = setting(600, ge=1, help="optimiser steps of each network, 64 digits each")
+    seeds: int = setting(3, ge=1, help="number of reported splits and initial weights")
+    steps: int = setting(600, ge=1, help="optimiser steps per network, 64 digits per step")
     dim: int = setting(64, ge=8, multiple_of=4, help="width, in four heads")
     depth: int = setting(4, ge=2, help="layers")
 
@@ -88,29 +88,34 @@ class Layers(RandomExperiment):
     sources = (PAPER, Source("dosovitskiy2021image"), Source("alpaydin1998optical"))
 
     def measure(self) -> Iterator[Measurement | Arrays]:
+        """Yields the learning rate, the accuracies and the curves of every network."""
         sizes = {"steps": self.steps, "dim": self.dim, "depth": self.depth}
         first = 1000 * self.seed
         trials = [{"name": name, "seed": first, "rate": rate, **sizes} for name in NETWORKS for rate in LEARNING_RATES]
         accuracies = np.array(sweep(validate, trials)).reshape(len(NETWORKS), len(LEARNING_RATES))
         rates = {name: LEARNING_RATES[int(np.argmax(row))] for name, row in zip(NETWORKS, accuracies)}
+        # Seeds advance by two, because the untrained network of a seed has the next one.
         runs = [{"name": name, "seed": first + 2 * k, "rate": rates[name], **sizes} for name in NETWORKS for k in range(1, self.seeds + 1)]
         results = sweep(train_network, runs)
         for position, name in enumerate(NETWORKS):
-            of_network = results[position * self.seeds : (position + 1) * self.seeds]
+            network_results = results[position * self.seeds : (position + 1) * self.seeds]
             yield Measurement("crate", "figure", LEARNING_RATE, rates[name], model=name)
-            yield from self._numbers(name, [numbers for numbers, _ in of_network])
-            curves = {quantity: np.stack([of_seed[quantity] for _, of_seed in of_network]) for quantity in of_network[0][1]}
+            yield from self._numbers(name, [numbers for numbers, _ in network_results])
+            # [seeds, 2, layers]: trained and untrained
+            curves = {quantity: np.stack([curve[quantity] for _, curve in network_results]) for quantity in network_results[0][1]}
             yield from self._curves(name, curves)
             yield Arrays({f"crate/layers/{name}/{quantity}": values for quantity, values in curves.items()})
 
     def _numbers(self, name: str, numbers: list[dict[str, float]]) -> Iterator[Measurement]:
+        """Yields the accuracies and the number of parameters, as means over seeds."""
         for quantity in numbers[0]:
-            values = [of_seed[quantity] for of_seed in numbers]
+            values = [seed_numbers[quantity] for seed_numbers in numbers]
             note = f"mean of the seeds, {min(values):.4g} to {max(values):.4g}; {self.steps} steps of 64 digits"
             unit = "" if quantity == PARAMETERS else "share"
             yield Measurement("crate", "figure", quantity, float(np.mean(values)), unit=unit, model=name, n=len(values), note=note)
 
     def _curves(self, name: str, curves: dict[str, np.ndarray]) -> Iterator[Measurement]:
+        """Yields the curves by layer, and their ratios with verdicts."""
         covered = name != "ViT"
         for quantity, values in curves.items():
             for layer, (value, null) in enumerate(values.mean(0).T.tolist()):
@@ -125,7 +130,7 @@ class Layers(RandomExperiment):
     def _fall(
         self, quantity: str, value: float, threshold: float, covered: bool, name: str, *, setting: str = "", null: float | None = None
     ) -> Measurement:
-        """A number that should be at most the threshold in a CRATE."""
+        """Returns a row whose value should be at most the threshold in a CRATE."""
         return Measurement(
             theory="crate",
             kind="figure",
@@ -145,7 +150,7 @@ class Layers(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """One panel per quantity, one curve per network: mean over seeds with the range as a band, random weights dashed."""
+        """Plots one panel per quantity and one curve per network: mean over seeds with the range as a band, random weights dashed."""
         names = [name for name in NETWORKS if f"crate/layers/{name}/{INPUT}" in result.arrays]
         figure, panels = axes(1, len(CURVES), width=2.2 * len(CURVES), height=2.7)
         for ax, quantity in zip(panels, CURVES):

@@ -1,4 +1,4 @@
-"""The three forms of compression on tokens that satisfy the theory's model, or violate it by noise; ISTA against FISTA.
+"""The three forms of compression on tokens that satisfy the theory's model, or violate it by noise; ISTA compared with FISTA.
 
 Sources: :cite:t:`yu2023white`, :cite:t:`hu2024indepth`, :cite:t:`beck2009fast`.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_CODED = 64  # tokens whose sparse codes are followed
-GAP_FLOOR = 1e-12  # smaller gaps are rounding errors and are drawn at this level
+GAP_FLOOR = 1e-12  # smaller gaps are rounding errors; they are drawn at this level
 RATE, GAP, LAST_GAP = "R^c", "objective above its optimum", "objective above its optimum after the last step of FISTA"
 OPTIMUM = "optimum of the LASSO, closed form against FISTA: relative difference"
 
@@ -38,23 +38,24 @@ class Unrolled(RandomExperiment):
     """Exact, paper's and tied residual steps on a mixture of orthogonal subspaces whose bases are known.
 
     The tokens have classes * rank dimensions, so the bases are complete. The paper's step needs a small beta = rank / (tokens eps^2).
-    Tokens are then coded in D = [U, -U], for which the optimal code is known; ISTA and FISTA from zero are compared with it after each
-    step.
+    Tokens are also coded in D = [U, -U], for which the optimal code is known. After each step, ISTA and FISTA from zero are compared with
+    this optimum.
     """
 
     sequences: int = setting(128, ge=1, help="number of sequences")
-    tokens: int = setting(32, ge=1, help="number of tokens of a sequence")
+    tokens: int = setting(32, ge=1, help="number of tokens per sequence")
     classes: int = setting(4, ge=1, help="number of subspaces")
     rank: int = setting(6, ge=1, help="dimension of each subspace")
-    noise: float = setting(0.1, ge=0, le=1e3, help="standard deviation outside the subspaces, relative to the tokens")
+    noise: float = setting(0.1, ge=0, le=1e3, help="standard deviation of the noise outside the subspaces, relative to the tokens")
     eps: float = setting(2.0, ge=1e-3, le=1e3, help="distortion ε; squared inside")
-    layers: int = setting(12, ge=1, help="steps")
+    layers: int = setting(12, ge=1, help="steps of compression")
     codings: int = setting(24, ge=1, help="steps of ISTA and FISTA")
 
     name = "crate.unrolled"
     sources = (PAPER, SIGN, LASSO)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
+        """Yields the changes and the curves of R^c for the three forms, and the rows of :meth:`_coded`."""
         mixture = subspace_mixture(
             self.sequences,
             seq=self.tokens,
@@ -97,7 +98,7 @@ class Unrolled(RandomExperiment):
         yield from self._coded(tokens.flatten(0, 1)[:MAX_CODED], bases)
 
     def _coded(self, tokens: Tensor, bases: Tensor) -> Iterator[Measurement | Arrays]:
-        """The distance of the objective to its optimum after each step, per token."""
+        """Yields the distance of the objective to its optimum after each step of ISTA and FISTA, per token."""
         dictionary = signed_dictionary(bases)
         best = optimal_code(tokens, bases, lam=LAM)
         optimum, L = lasso(best, tokens, dictionary, lam=LAM), curvature(dictionary)
@@ -146,7 +147,7 @@ class Unrolled(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """R^c by step in each form; the objective of the sparse code above its optimum."""
+        """Plots R^c by step in each form, and the distance of the sparse-coding objective to its optimum."""
         figure, (rates, gaps) = axes(1, 2)
         rate_panel(rates, result.arrays)
         gap_panel(gaps, result.arrays)
@@ -158,7 +159,7 @@ class Unrolled(RandomExperiment):
 
 
 def gap_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
-    """The objective of the sparse code above its optimum, per token, by step of ISTA and FISTA."""
+    """Plots the distance of the sparse-coding objective to its optimum, per token, by step of ISTA and FISTA."""
     for name, colour in (("ISTA", COLOURS["rate_reduction"]), ("FISTA", COLOURS["crate"])):
         gaps = arrays[f"crate/gap/{name}"]
         line(ax, range(len(gaps)), np.maximum(gaps, GAP_FLOOR), label=name, color=colour)

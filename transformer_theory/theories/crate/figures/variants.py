@@ -47,12 +47,12 @@ MEASURED: tuple[tuple[str, Unit], ...] = (
     ("trainable parameters", ""),
 )
 LEARNING_RATE = 3e-3
-BATCH = 64
+BATCH = 64  # digits per step
 MARKERS = ("o", "s", "^")
 
 
 def train_variant(attention: str, sparsify: str, seed: int, steps: int, dim: int, depth: int) -> list[float]:
-    """Trains one variant on digits; returns its numbers in the order of :data:`MEASURED`."""
+    """Trains one variant on digits; returns its values in the order of :data:`MEASURED`."""
     data = networks.digit_parts(seed=seed)
     model = _network(data, attention, sparsify, seed=seed, dim=dim, depth=depth)
     networks.fit(model, data, steps=steps, learning_rate=LEARNING_RATE, seed=seed)
@@ -66,20 +66,21 @@ def train_variant(attention: str, sparsify: str, seed: int, steps: int, dim: int
 class Variants(RandomExperiment):
     """Accuracy, rates, non-zeros and speed of the twelve variants of a CRATE layer on digits: equal steps, batches and learning rate.
 
-    Width, depth and heads are equal. All sparsifications have the same number of parameters. So have the exact and the paper form; token
-    statistics have one more per head, the released form d^2 + d more per layer for its free output matrix.
+    Width, depth and heads are equal. All sparsifications have the same number of parameters. The exact and the paper form have the same
+    number too; token statistics have one parameter more per head, and the released form, with its free output, d^2 + d more per layer.
     """
 
-    seeds: int = setting(3, ge=1, help="splits and initial weights of each variant")
-    steps: int = setting(500, ge=1, help="optimiser steps, 64 digits each")
+    seeds: int = setting(3, ge=1, help="number of splits and initial weights per variant")
+    steps: int = setting(500, ge=1, help="optimiser steps, 64 digits per step")
     dim: int = setting(64, ge=8, multiple_of=4, help="width, in four heads")
     depth: int = setting(3, ge=1, help="layers")
-    rounds: int = setting(7, ge=1, help="interleaved rounds in which a training step of each variant is timed")
+    rounds: int = setting(7, ge=1, help="rounds of timing; each round times one training step of every variant")
 
     name = "crate.variants"
     sources = (PAPER, Source("wu2024token"), LASSO, Source("alpaydin1998optical"))
 
     def measure(self) -> Iterator[Measurement | Arrays]:
+        """Yields the values of every variant; arrays with the values of every seed and the times."""
         variants = [(attention, sparsify) for attention in ATTENTION for sparsify in SPARSIFY]
         settings = [
             {"attention": a, "sparsify": s, "seed": 1000 * self.seed + k, "steps": self.steps, "dim": self.dim, "depth": self.depth}
@@ -102,13 +103,13 @@ class Variants(RandomExperiment):
         yield Arrays({"crate/variants/table": table, "crate/variants/seconds": self._seconds(variants)})
 
     def _seconds(self, variants: list[tuple[str, str]]) -> np.ndarray:
-        """Seconds of a forward and backward pass of each variant, [variants, rounds]; each round times all variants in turn."""
+        """Returns the seconds of a forward and backward pass, [variants, rounds]; each round times all variants in turn."""
         data = networks.digit_parts(seed=self.seed)
         assert data.train.labels is not None
         inputs, labels = data.train.tokens[:BATCH].float(), data.train.labels[:BATCH]
         models = [_network(data, a, s, seed=self.seed, dim=self.dim, depth=self.depth) for a, s in variants]
         seconds = np.zeros((len(models), self.rounds))
-        for turn in range(-1, self.rounds):  # the first, unrecorded, warms up
+        for turn in range(-1, self.rounds):  # round -1 warms up and is not recorded
             for position, model in enumerate(models):
                 started = time.perf_counter()
                 cross_entropy(model(inputs), labels).backward()
@@ -119,23 +120,23 @@ class Variants(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Four panels, one row per compression, one marker per sparsification."""
+        """Plots four panels with one row per compression and one marker per sparsification."""
         table, seconds = result.arrays["crate/variants/table"], result.arrays["crate/variants/seconds"]
-        relative = seconds / seconds[:1]  # by round, over the first variant
+        relative = seconds / seconds[:1]  # relative to the first variant of the same round, which cancels drifts of the machine
         figure, panels = axes(1, 4, width=8.4, height=2.8)
-        titled = (
+        panel_values = (
             ("Accuracy, test part", table[:, :, 0]),
             ("$R^c$, last over first layer", table[:, :, 1]),
             ("Non-zeros, last layer", table[:, :, 3]),
             ("Time of a training step", relative),
         )
-        for ax, (title, values) in zip(panels, titled):
+        for ax, (title, values) in zip(panels, panel_values):
             for row in range(len(ATTENTION)):
                 for column, name in enumerate(SPARSIFY):
                     numbers = values[row * len(SPARSIFY) + column]
-                    place, tint = row + 0.22 * (column - 1), colour(("crate", "rate_reduction", "scan_snap")[column])
-                    ax.plot([numbers.min(), numbers.max()], [place, place], color=tint, linewidth=1.2)
-                    ax.plot([np.median(numbers)], [place], MARKERS[column], color=tint, label=name if row == 0 else "_")
+                    height, tint = row + 0.22 * (column - 1), colour(("crate", "rate_reduction", "scan_snap")[column])
+                    ax.plot([numbers.min(), numbers.max()], [height, height], color=tint, linewidth=1.2)
+                    ax.plot([np.median(numbers)], [height], MARKERS[column], color=tint, label=name if row == 0 else "_")
             ax.set_yticks(range(len(ATTENTION)), list(ATTENTION) if ax is panels[0] else [""] * len(ATTENTION))
             ax.invert_yaxis()
             ax.set_title(title)
@@ -144,8 +145,8 @@ class Variants(RandomExperiment):
         figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
         caption(
             figure,
-            "Rows: compressions; markers: sparsifications, at medians of the seeds (of the rounds, for times); bars: their range. Token "
-            "statistics is the attention that needs one second moment per channel.",
+            "Rows: compressions; markers: sparsifications, at the median over seeds (for times, over rounds); bars: range. Token "
+            "statistics: attention that needs only one second moment per channel.",
         )
         return figure
 
@@ -155,5 +156,6 @@ class Variants(RandomExperiment):
 
 
 def _network(data: networks.DataParts, attention: str, sparsify: str, *, seed: int, dim: int, depth: int) -> nn.Module:
+    """Returns an untrained network of one variant."""
     with torch.no_grad():
         return networks.crate(data.train, seed=seed, attention=ATTENTION[attention], sparsify=SPARSIFY[sparsify], dim=dim, depth=depth)

@@ -1,4 +1,4 @@
-"""The MLP's own dynamics once attention is integrated out: linear, nonlinear, with several units, and on a mixture."""
+"""Claims about the MLP's dynamics without attention: linear, nonlinear, with several units, and on a mixture."""
 
 import math
 from collections.abc import Callable
@@ -29,8 +29,8 @@ from ..nonlinear import (
 from ..orbit import blow_up_time, limits, normalised_clock, orbit, progress
 
 JOMA = Source("tian2024joma")
-TEMPERATURE = 3.0  # of the paper's Fig. 4
-DIM, COMPONENTS, DRAWS, SPREAD = 6, 3, 40_000, 0.8  # of the mixture
+TEMPERATURE = 3.0  # temperature of the paper's Fig. 4
+DIM, COMPONENTS, DRAWS, SPREAD = 6, 3, 40_000, 0.8  # settings of the mixture
 UNITS = ((relu, relu_averages), (tanh, tanh_averages))
 CONSTANT_GRADIENT = "one linear unit whose backpropagated gradient is constant"
 FROM_ZERO = "all start at zero"
@@ -50,7 +50,7 @@ def lopsided(generator: Generator, *, tokens: int = 6) -> tuple[Contexts, Tensor
 def flow_towards(contexts: Contexts, form: AttentionForm, end: float, *, halvings: int, steps: int = 25) -> Block:
     """Returns the state of the flow from zero at the time (1 - 2^-halvings) ``end``.
 
-    The solution blows up at ``end``, so every stretch of ``steps`` steps covers half of the remaining time.
+    The solution blows up at ``end``, so each group of ``steps`` steps covers half of the remaining time.
     """
     model, state, remaining = Model(form, loss=signed), zero_block(contexts, units=1), end
     for _ in range(halvings):
@@ -70,8 +70,8 @@ def _spread(generator: Generator, *, divisor: float) -> Evidence:
 def _lag(generator: Generator, form: AttentionForm, *, time: float, steps: int = 200) -> Evidence:
     """Measures one minus the smallest over the largest erf(v / sqrt 2) / Delta of the tokens, at ``time`` t* of the joint flow.
 
-    Delta = E[g b] at the start. Above 1 a token has moved against its Delta. Contexts are shares, so that at the start b is the context in
-    both forms, and t* the blow-up time of the exponential one.
+    Delta is E[g b] at the start. A value above 1 means that a token has moved against its Delta. Contexts are shares, so that at the start
+    b is the context in both forms of attention; t* is the blow-up time of the exponential form.
     """
     drawn, _ = lopsided(generator)
     contexts = Contexts(drawn.counts / drawn.counts.sum(1, keepdim=True), drawn.query, drawn.targets)
@@ -102,8 +102,8 @@ def _clock(generator: Generator, *, normalised: bool) -> Evidence:
     v, steps = torch.zeros_like(discriminancy), 400
 
     def velocity(v: Tensor) -> Tensor:
-        grown = torch.exp(v.square() / 2)
-        return discriminancy * grown / (frequency * grown).sum()
+        weight = torch.exp(v.square() / 2)
+        return discriminancy * weight / (frequency * weight).sum()
 
     for _ in range(steps):  # the classical Runge-Kutta method; the equation is not one of a block, so gradient_flow does not apply
         first = velocity(v)
@@ -154,18 +154,21 @@ def _rank_rebound(generator: Generator, *, linear: bool) -> Evidence:
 
 
 def _mixture(generator: Generator, *, flattened: float) -> Evidence:
-    """Measures the largest distance of the formula from the sample mean of g phi'(v x) x, in standard errors."""
+    """Measures the largest distance of the formula from the sample mean of g phi'(v x) x, in standard errors.
+
+    The component of the noise along v is multiplied by ``flattened``.
+    """
     centres = torch.randn(COMPONENTS, DIM, generator=generator, dtype=torch.float64)
     pulls = torch.randn(COMPONENTS, generator=generator, dtype=torch.float64)
     v = torch.randn(DIM, generator=generator, dtype=torch.float64)
     noise = torch.randn(COMPONENTS, DRAWS, DIM, generator=generator, dtype=torch.float64)
-    along = v / v.norm()
-    noise = noise - (1 - flattened) * (noise @ along)[..., None] * along
+    direction = v / v.norm()
+    noise = noise - (1 - flattened) * (noise @ direction)[..., None] * direction
     x, worst = centres[:, None] + SPREAD * noise, {}
     for activation, averages in UNITS:
-        moves = pulls[:, None, None] * activation(x @ v)[1][..., None] * x
-        sd = (moves.var(1) / DRAWS).sum(0).sqrt().clamp(min=1e-9)  # zero where no draw activates the unit
-        gap = Mixture(centres, pulls, SPREAD, averages).velocity(v) - moves.mean(1).sum(0)
+        velocities = pulls[:, None, None] * activation(x @ v)[1][..., None] * x
+        sd = (velocities.var(1) / DRAWS).sum(0).sqrt().clamp(min=1e-9)  # zero where no draw activates the unit
+        gap = Mixture(centres, pulls, SPREAD, averages).velocity(v) - velocities.mean(1).sum(0)
         worst[activation.__name__] = float((gap / sd).abs().max())
     return Evidence(max(worst.values()), 5.0, "<=", detail=worst)
 

@@ -1,4 +1,4 @@
-"""What training conserves in linear, exponential and softmax attention.
+"""Claims about the conserved quantities of linear, exponential and softmax attention.
 
 Theorems are cited without numbers because the numbered statements were not accessible.
 """

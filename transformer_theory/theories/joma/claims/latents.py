@@ -1,4 +1,4 @@
-"""Latents: co-occurrence on a binary tree, near relatives that are learnt first, and the recovery of latents before training."""
+"""Claims about latents: co-occurrence on a binary tree, the order of learning, and the recovery of latents before training."""
 
 import torch
 from torch import Generator
@@ -34,7 +34,10 @@ def _formula(generator: Generator, *, power: int) -> Evidence:
 
 
 def _sampled(generator: Generator, *, shift: int) -> Evidence:
-    """Measures the largest distance between the co-occurrences of leaf 0 in 20,000 draws and the formula, in standard errors."""
+    """Measures the largest distance between the co-occurrences of leaf 0 in 20,000 draws and the formula, in standard errors.
+
+    ``shift`` rolls the H of the formula by this many leaves.
+    """
     _, tree = _random_tree(generator)
     leaves = sample_leaves(tree, 20_000, generator=generator)
     present = leaves[leaves[:, 0]].double()

@@ -1,4 +1,4 @@
-"""The figures of the paper redone, and some that go further; one experiment per file."""
+"""Reproductions of the paper's figures, and further experiments; one per file."""
 
 from ....core.experiment import experiments_in
 

@@ -1,4 +1,4 @@
-"""Figs. 2 and 3: how well the logits of softmax attention follow from the MLP's weights over training.
+"""Accuracy, over training, of the softmax logits that the MLP's weights predict (Figs. 2 and 3).
 
 Source: :cite:t:`tian2024joma`.
 """
@@ -38,15 +38,15 @@ MARKS = (100, 1000, 2000)
 class Invariant(RandomExperiment):
     """Softmax attention at T = 1/2 on 10 distinct and 10 common tokens of 20 classes, full-batch descent on the cross-entropy.
 
-    The paper's correlation does not see an error of size, so the relative error is measured too. The prediction has two variants: the first
-    term alone, and the mean attention of each time instead of the start.
+    The paper's correlation is blind to an error of size, so the relative error is measured too. The prediction has two variants: the first
+    term alone, and the mean attention at each time instead of the start.
     """
 
-    steps: int = setting(2000, ge=10, help="of gradient descent")
+    steps: int = setting(2000, ge=10, help="steps of gradient descent")
     rate: float = setting(0.1, gt=0, le=10, help="learning rate")
-    temperature: float = setting(0.5, ge=1e-2, le=1e2, help="of the softmax")
+    temperature: float = setting(0.5, ge=1e-2, le=1e2, help="temperature of the softmax")
     scale: float = setting(0.01, gt=0, le=10, help="standard deviation of the start")
-    seeds: int = setting(5, ge=1, le=100, help="draws of contexts and start")
+    seeds: int = setting(5, ge=1, le=100, help="number of draws of contexts and start")
 
     name: ClassVar[str] = "joma.invariant"
     sources: ClassVar[tuple[Source, ...]] = (Source("tian2024joma"),)
@@ -104,7 +104,7 @@ class Invariant(RandomExperiment):
                     "figure",
                     quantity,
                     sum(draws) / len(draws),
-                    predicted=None if way == "first" else perfect,  # the first term alone is no prediction of the paper
+                    predicted=None if way == "first" else perfect,  # the paper does not predict by the first term alone
                     setting=f"{kind} contexts, {label}",
                     n=self.seeds,
                     step=step,

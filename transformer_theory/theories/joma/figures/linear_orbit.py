@@ -31,10 +31,10 @@ SLOWDOWN = "slowdown by a common normaliser"
 
 @dataclass(frozen=True)
 class LinearOrbit(Experiment):
-    """Five tokens of given discriminancy in closed form, from zero until a share ``end`` of the blow-up time remains.
+    """The closed form of five tokens with different discriminancy, from zero until a share ``end`` of the blow-up time remains.
 
     The joint flow of attention and MLP follows this orbit (claim joma/linear-orbit). A normaliser that all samples share, with z = v²/2
-    kept, has the same orbit on a slower clock. Softmax attention has a normaliser per sample and leaves the orbit (claim
+    unchanged, gives the same orbit on a slower clock. Softmax attention has a normaliser per sample and leaves the orbit (claim
     joma/softmax-leaves-the-orbit).
     """
 

@@ -1,4 +1,4 @@
-"""The stable rank of the lower layer in the theory's own dynamics: it falls and comes back if some tokens are salient.
+"""The stable rank of the lower layer in the theory's dynamics: it falls and rises again if some tokens are salient.
 
 Source: :cite:t:`tian2024joma`.
 """
@@ -28,15 +28,15 @@ NAME, JOMA = "joma", Source("tian2024joma")
 NONLINEAR, LINEAR, EQUAL = "nonlinear", "linear", "no token salient"  # settings
 STABLE_RANK = {"start": "stable rank at the start", "least": "smallest stable rank", "end": "stable rank at the end"}
 DROP, REBOUND = "drop of the stable rank", "rebound of the stable rank"
-FIRST_TIME = 1e-7  # of the curves; up to this time V is a multiple of the critical points
+FIRST_TIME = 1e-7  # first time of the curves; until then V is a multiple of the critical points
 
 
 @dataclass(frozen=True)
 class LowerLayer(RandomExperiment):
     """Stable rank of the lower layer over time: nonlinear units, linear units, and nonlinear units without a salient token."""
 
-    units: int = setting(12, ge=2, le=500, help="of the lower layer")
-    tokens: int = setting(20, ge=2, le=500, help="of the context")
+    units: int = setting(12, ge=2, le=500, help="units of the lower layer")
+    tokens: int = setting(20, ge=2, le=500, help="tokens of the context")
     scale: float = setting(1.0, gt=0, le=3, help="standard deviation of the critical points' entries")
     until: float = setting(1e3, ge=1, le=1e5, help="last time of the flow")
     seeds: int = setting(20, ge=1, le=1000, help="draws of the critical points")
@@ -83,15 +83,18 @@ class LowerLayer(RandomExperiment):
 
     def _arrays(self, times: Tensor, remaining: Tensor, points: Tensor, layers: dict[str, list[Tensor]]) -> Iterator[Arrays]:
         ranks = {how: torch.stack([stable_rank(layer) for layer in draws]) for how, draws in layers.items()}
-        shown = [0, int(ranks[NONLINEAR][0].argmin()), len(times) - 1]
-        arrays = {"times": times, "shown": times[shown], "layers": layers[NONLINEAR][0][shown], "points": points}
+        indices = [0, int(ranks[NONLINEAR][0].argmin()), len(times) - 1]
+        arrays = {"times": times, "shown": times[indices], "layers": layers[NONLINEAR][0][indices], "points": points}
         arrays["blow_up"] = (1 - remaining) * blow_up_time(points.norm(dim=0))
         arrays |= {f"rank_{how}": curves for how, curves in ranks.items()}
         yield Arrays({f"{NAME}/{name}": values.numpy() for name, values in arrays.items()})
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots the stable rank over time (linear units: first draw only), and V of the first draw at three times."""
+        """Plots the stable rank over time, and V of the first draw at three times.
+
+        Lines are medians and bands are ranges over the draws; the curve of the linear units is the first draw.
+        """
         if f"{NAME}/times" not in result.arrays:
             return text_figure(f"{self.name}: nothing was measured")
         figure, (curve, *panels) = axes(1, 4, height=2.6, width=9.5)

@@ -1,4 +1,4 @@
-"""Relatives on a binary latent tree: how often leaves occur together, and in which order a block attends to them.
+"""Relatives on a binary latent tree: the co-occurrence of leaves, and the order in which a block attends to them.
 
 The reference values of the co-occurrence are recomputed from the formula; two million draws of the tree gave .72384, .58824 and .52302
 (sd .0005). Source: :cite:t:`tian2024joma`.
@@ -33,7 +33,7 @@ SPEED = "speed of the sibling over that of the relative, nonlinear MLP"
 FALL = "smallest fall of z from H to H + 1"
 CHANGE = "change of z"
 EXPONENTIAL, RARE, SOFTMAX = "exponential", "exponential, sibling rare", "softmax"  # settings
-RARE_RATE = 0.2  # of the sibling in its contexts, in the setting that violates the assumption
+RARE_RATE = 0.2  # share of its contexts in which the sibling remains, in the setting that violates the assumption
 RHO, ZERO, LEVELS = 0.7, (0.4, 0.82), 4  # the mean of p_k is .61
 RECOMPUTED = {1: 0.72419, 2: 0.58904, 3: 0.52282}  # H -> P(y_l = 1 | y_m = 1)
 
@@ -43,16 +43,16 @@ class Relatives(RandomExperiment):
     """A tree of L levels: co-occurrence by formula, transition matrices and draws; then a block learns to predict one leaf from the others.
 
     Two linear units learn by descent on the cross-entropy from near zero: with exponential attention, with a rare sibling, and with softmax
-    attention. For comparison: the theory's flows for the co-occurrences alone, which imply the order.
+    attention. The theory's flows for the co-occurrences alone, which imply the order, are computed for comparison.
     """
 
-    rho: float = setting(RHO, gt=0, lt=1, help="of every edge below the root's children")
-    levels: int = setting(LEVELS, ge=2, le=8, help="L, edges from root to leaf")
-    draws: int = setting(200_000, ge=1000, le=10**7, help="of the tree, for co-occurrence")
+    rho: float = setting(RHO, gt=0, lt=1, help="rho of every edge below the root's children")
+    levels: int = setting(LEVELS, ge=2, le=8, help="number L of edges from the root to a leaf")
+    draws: int = setting(200_000, ge=1000, le=10**7, help="draws of the tree, for co-occurrence")
     samples: int = setting(4000, ge=200, le=10**6, help="sequences to learn from")
-    steps: int = setting(200, ge=10, le=10**5, help="of descent")
+    steps: int = setting(200, ge=10, le=10**5, help="steps of descent")
     rate: float = setting(0.5, gt=0, le=10, help="learning rate")
-    seeds: int = setting(5, ge=1, le=100, help="draws of sequences and start")
+    seeds: int = setting(5, ge=1, le=100, help="number of draws of sequences and start")
 
     name: ClassVar[str] = "joma.relatives"
     sources: ClassVar[tuple[Source, ...]] = (JOMA,)
@@ -68,11 +68,11 @@ class Relatives(RandomExperiment):
         leaves = sample_leaves(tree, self.draws, generator=generator)
         present, kinship = leaves[leaves[:, 0]].double(), tree.kinship(0)
         formula = [tree.cooccurrence(up) for up in range(1, self.levels + 1)]
-        drawn = [float(present.mean(0)[kinship == up].mean()) for up in range(1, self.levels + 1)]
-        yield from self._cooccurrence(tree, formula, drawn, len(present))
+        sampled_means = [float(present.mean(0)[kinship == up].mean()) for up in range(1, self.levels + 1)]
+        yield from self._cooccurrence(tree, formula, sampled_means, len(present))
         yield from self._flows(torch.tensor(formula, dtype=torch.float64))
         saved = np.unique(np.linspace(0, self.steps, 41).astype(int)).tolist()
-        arrays = {"formula": formula, "drawn": drawn, "frequency": [tree.frequency()], "steps": saved}
+        arrays = {"formula": formula, "drawn": sampled_means, "frequency": [tree.frequency()], "steps": saved}
         plain = Exponential(normaliser=tree.leaves / 2)
         for how, form, sibling_rate in ((EXPONENTIAL, plain, 1.0), (RARE, plain, RARE_RATE), (SOFTMAX, Softmax(), 1.0)):
             curves = torch.stack([self._train(tree, form, sibling_rate, saved, generator) for _ in range(self.seeds)])

@@ -1,8 +1,8 @@
-"""Fig. 4: attention is sparse first and dense later; and how much faster salient components are learnt.
+"""Attention that is sparse first and dense later (Fig. 4), and the learning speeds of salient components.
 
-The paper prints no numbers. The reference values of Fig. 4 are recomputed by a plain loop over the published descent (ten components from
-torch's seed 0, T = 3, 5000 steps of 0.02 from 0.05), those of the ratios of ln(1/delta) by inverting the time as an integral over
-ln(delta). The tests repeat both computations. Source: :cite:t:`tian2024joma`.
+The paper prints no numbers. A plain loop over the published descent (ten components from torch's seed 0, T = 3, 5000 steps of 0.02 from
+0.05) gives the reference values of Fig. 4. Inverting the time as an integral over ln(delta) gives those of the ratios of ln(1/delta). The
+tests repeat both computations. Source: :cite:t:`tian2024joma`.
 """
 
 from collections.abc import Iterator
@@ -52,13 +52,13 @@ RATIOS = {2.0: (59.3, 4.01, 1.19), 20.0: (77.7, 6.30, 1.43), 1000.0: (79.40, 6.5
 class TwoPhases(Experiment):
     """The ten components of the paper: descent with a nonlinear and with a linear MLP, and the entropy of attention.
 
-    Also ln(1/delta) of four components over time, whose ratios tend to exp((mu_j^2 - mu_k^2) / 2).
+    The experiment also measures ln(1/delta) of four components over time. Their ratios tend to exp((mu_j^2 - mu_k^2) / 2).
     """
 
-    steps: int = setting(5000, ge=10, le=10**6, help="of the descent")
+    steps: int = setting(5000, ge=10, le=10**6, help="steps of the descent")
     rate: float = setting(0.02, gt=0, le=1, help="learning rate")
     temperature: float = setting(3.0, ge=0.1, le=100, help="T in softmax(v²/T)")
-    start: float = setting(0.05, ge=0, le=1, help="all components at the start")
+    start: float = setting(0.05, ge=0, le=1, help="initial value of all components")
     until: float = setting(1000.0, ge=2, le=1e5, help="last time of the ratios")
 
     name: ClassVar[str] = "joma.two_phases"
@@ -102,7 +102,7 @@ class TwoPhases(Experiment):
             yield _recomputed(COMPONENT, value, recomputed if published else None, setting=f"component {token}", source=FIGURE)
 
     def _ratios(self) -> tuple[Tensor, Tensor, list[Measurement]]:
-        """Returns the times, ln(1/delta), and the rows of the ratios at the times of :data:`RATIOS` and at the end."""
+        """Returns the times, ln(delta), and the rows of the ratios at the times of :data:`RATIOS` and at the end."""
         mu = torch.tensor(RATIO_MU, dtype=torch.float64)
         marks = [time for time in RATIOS if time <= self.until]
         times = torch.cat([torch.logspace(-3, 0, 200, dtype=torch.float64) * self.until, torch.tensor(marks, dtype=torch.float64)]).unique()
@@ -121,7 +121,7 @@ class TwoPhases(Experiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Components over the steps, entropy of attention with its floor beside the linear MLP's, ratios of ln(1/δ) with their limits."""
+        """Plots components, the entropy of attention (with its floor, and for the linear MLP), and the ratios of ln(1/δ) with limits."""
         if f"{NAME}/mu" not in result.arrays:
             return text_figure(f"{self.name}: nothing was measured")
         figure, (left, middle, right) = axes(1, 3, height=2.9, width=8.5)

@@ -1,4 +1,4 @@
-"""Claims on two algorithms: ReduNet, whose layers raise the rate reduction, and clustering by coding length.
+"""Claims about two algorithms: ReduNet, whose layers raise the rate reduction, and clustering by coding length.
 
 Source: :cite:t:`chan2022redunet`, :cite:t:`ma2007segmentation`.
 """
@@ -16,9 +16,9 @@ from ..redunet import construct, construct_shift_invariant, guaranteed_step
 
 REDUNET_EPS = 0.1**0.5
 ROUNDING = 1e-12
-DIM, RANKS, PER_GROUP, NOISE = 12, (2, 3, 4), 40, 0.03  # of the samples around subspaces
+DIM, RANKS, PER_GROUP, NOISE = 12, (2, 3, 4), 40, 0.03  # settings of the samples around subspaces
 SEGMENTATION_EPS = NOISE * DIM**0.5  # ε² is the energy of the noise
-RECOVERED_SHARE = 0.95  # of samples in the group of their subspace; a few lie near two subspaces
+RECOVERED_SHARE = 0.95  # smallest share of samples in the group of their subspace; a few lie near two subspaces
 
 
 def _instances(generator: Generator) -> dict[str, tuple[Tensor, Tensor]]:
@@ -56,7 +56,7 @@ def _shift_gap(generator: Generator, *, vector: bool) -> Evidence:
 
 
 def _samples(generator: Generator, *, subspaces: bool = True) -> tuple[Tensor, Tensor]:
-    """Samples around random subspaces through the origin, one for each group, or all around the first; and their groups."""
+    """Draws samples around random subspaces through the origin, one per group or one for all groups, and the groups."""
     bases = [orthonormalise(torch.randn(DIM, rank, dtype=torch.float64, generator=generator)) for rank in RANKS]
     rows = [
         torch.randn(PER_GROUP, basis.shape[1], dtype=torch.float64, generator=generator) @ basis.mT
@@ -68,7 +68,7 @@ def _samples(generator: Generator, *, subspaces: bool = True) -> tuple[Tensor, T
 
 
 def _shortest_other(generator: Generator, *, subspaces: bool) -> Evidence:
-    """Excess bits per sample of the shortest of other groupings over the true one."""
+    """Measures the excess bits per sample of the shortest other grouping over the true one."""
     features, truth = _samples(generator, subspaces=subspaces)
     groups = range(len(RANKS))
     others = {"all in one": torch.zeros_like(truth), "shuffled": truth[torch.randperm(len(truth), generator=generator)]}
@@ -87,7 +87,7 @@ def _shortest_other(generator: Generator, *, subspaces: bool) -> Evidence:
 
 def _recovered(generator: Generator, *, subspaces: bool) -> Evidence:
     """Measures the share of samples that merging puts into the group of their subspace, without knowing the number of groups."""
-    from ..clustering import CodingLengthClustering  # brings scikit-learn
+    from ..clustering import CodingLengthClustering  # imports scikit-learn
     from ..evaluation import clustering_accuracy
 
     features, truth = _samples(generator, subspaces=subspaces)

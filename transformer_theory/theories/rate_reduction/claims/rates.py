@@ -1,4 +1,4 @@
-r"""Claims on coding rates: the nats that classes save, hard or soft, the gradient, and the meaning in bits.
+r"""Claims about coding rates: the nats that hard or soft classes save, the gradient, and the relation to code length in bits.
 
 The bounds of "equal-moments" are Jensen's inequality with a modulus: with :math:`\beta = d/\epsilon^2`, :math:`S_j = X^\top\Pi_jX/n_j`
 and :math:`\sigma` the largest eigenvalue of any :math:`S_j`, the second derivative of :math:`\tfrac12\log\det(I + \beta S)` along D lies
@@ -141,7 +141,7 @@ def _gradient_gap(generator: Generator, *, weighted: bool) -> Evidence:
 
 
 def _excess_bits(generator: Generator, *, unit: float) -> Evidence:
-    """Excess bits per vector of the length over the rate-distortion function: the smaller of its distances to zero and to the bound."""
+    """Measures the excess bits per vector over the rate-distortion function, as the smaller distance to zero and to the bound."""
     slack, detail = [], {}
     for n, d in ((50, 3), (400, 8)):
         features = _normal(generator, n, d) * torch.linspace(0.5, 2, d, dtype=torch.float64)

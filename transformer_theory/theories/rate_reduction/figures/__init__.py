@@ -1,4 +1,4 @@
-"""The figures of the papers redone, and some of our own; one experiment a file."""
+"""Reproductions of the papers' figures, and further experiments; one per file."""
 
 from ....core.experiment import experiments_in
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BATCH = 100
-REDUCTIONS = {  # quantities of one split, and where they come from
+REDUCTIONS = {  # quantity of one split -> source
     "rate reduction before ReduNet": MCR2,
     "rate reduction after one layer": REDUNET,
     "rate reduction after ReduNet": REDUNET,
@@ -48,14 +48,14 @@ SHARES = {
 
 @dataclass(frozen=True)
 class ReduNetOnSplits(RandomExperiment):
-    """ReduNet on random splits of a data set: what the experiments on digits and on iris share."""
+    """ReduNet on random splits of a data set: the common part of the experiments on digits and on iris."""
 
     splits: int = setting(5, ge=1, help="random splits into training samples and unseen samples")
     training: int = setting(1300, ge=100, help="training samples; the rest are unseen")
     layers: int = setting(100, ge=1, help="gradient steps")
     step: float = setting(0.5, gt=0, le=1e3, help="step size η")
     eps: float = setting(0.1**0.5, ge=1e-3, le=1e3, help="distortion ε; squared inside")
-    rank: int = setting(6, ge=1, help="dimensions of the nearest subspaces")
+    rank: int = setting(6, ge=1, help="dimension of the nearest subspaces")
 
     def data(self) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"]]:
         """Returns features ``[n, d]`` of norm 1 and labels ``[n]``."""
@@ -65,7 +65,7 @@ class ReduNetOnSplits(RandomExperiment):
         """Yields means over the splits, and curves and cosines of the first split.
 
         Raises:
-            ValueError: no sample would be unseen.
+            ValueError: no sample is left for the test.
         """
         features, labels = self.data()
         if self.training >= len(labels):
@@ -97,14 +97,14 @@ class ReduNetOnSplits(RandomExperiment):
         generator: Generator,
     ) -> dict[str, float]:
         """Returns the quantities of one split, for ReduNet and for its null, a ReduNet built from permuted labels."""
-        moved = net.transform(unseen)
+        transformed = net.transform(unseen)
         best = optimum(torch.bincount(y).tolist(), x.shape[1], eps=self.eps).value
         reductions = (net.reductions[0], net.reductions[1], net.reductions[-1], null.reductions[-1])
         hits = (
             nearest_subspace(x, y, unseen, rank=self.rank) == truth,
-            nearest_subspace(net.features, y, moved, rank=self.rank) == truth,
+            nearest_subspace(net.features, y, transformed, rank=self.rank) == truth,
             net.layers[0].distances(unseen).argmin(1) == truth,
-            net.predict(moved) == truth,
+            net.predict(transformed) == truth,
             null.predict(null.transform(unseen)) == truth,
         )
         rising = float((net.reductions.diff() > 0).double().mean())
@@ -135,13 +135,13 @@ class ReduNetOnSplits(RandomExperiment):
 
 @dataclass(frozen=True)
 class ReduNetDigits(ReduNetOnSplits):
-    """ReduNet on 8 x 8 handwritten digits, and the same network with fewer layers trained by back-propagation afterwards.
+    """ReduNet on 8 x 8 handwritten digits, and the same network with fewer layers, which is also trained by back-propagation.
 
-    Permuted labels are the null: from them an ascent builds nearly as large a rate reduction, and learns nothing.
+    Permuted labels are the null: the ascent reaches nearly as large a rate reduction with them, but learns nothing.
     """
 
-    short: int = setting(5, ge=1, help="layers of the network that is trained afterwards")
-    epochs: int = setting(10, ge=1, help="of stochastic gradient descent on it, batches of 100")
+    short: int = setting(5, ge=1, help="layers of the network for back-propagation")
+    epochs: int = setting(10, ge=1, help="epochs of its stochastic gradient descent, in batches of 100")
     rate: float = setting(1e-3, gt=0, le=1.0, help="its learning rate, momentum 0.9")
 
     name = "rate_reduction.redunet_digits"

@@ -47,11 +47,11 @@ class ReduNetGaussians(RandomExperiment):
             train, labels = gaussian_toy(dim, self.per_class, noise=self.noise, generator=generator)
             unseen, truth = gaussian_toy(dim, self.per_class, noise=self.noise, generator=generator)
             net = construct(train, labels, layers=self.layers, eps=self.eps, step=self.step)
-            moved = net.transform(unseen)
+            transformed = net.transform(unseen)
             rising = float((net.reductions.diff() > 0).double().mean())
             best = optimum([self.per_class] * dim, dim, eps=self.eps).value
-            across = (moved @ moved.mT).abs()[truth[:, None] != truth].mean()
-            accuracy = float((net.predict(moved) == truth).double().mean())
+            cosine = (transformed @ transformed.mT).abs()[truth[:, None] != truth].mean()
+            accuracy = float((net.predict(transformed) == truth).double().mean())
 
             def row(quantity: str, value: float, setting: str = f"d = {dim}", **columns) -> Measurement:
                 return Measurement(NAME, "figure", quantity, value, setting=setting, **{"source": REDUNET, **columns})
@@ -65,11 +65,11 @@ class ReduNetGaussians(RandomExperiment):
                 quantity = f"rate reduction after {REFERENCE_LAYERS} layers"
                 yield row(quantity, value, unit="nats", predicted=REFERENCE[dim], basis="recomputed")
             yield row(OPTIMUM, best, unit="nats", source=MCR2)
-            yield row("mean |cosine| across classes", float(across), split="test")
+            yield row("mean |cosine| across classes", float(cosine), split="test")
             yield row("accuracy", accuracy, unit="share", split="test")
             yield Arrays({f"{NAME}/reductions_{dim}": net.reductions.numpy()})
             if dim == 2:
-                yield Arrays({f"{NAME}/plane_before": unseen.numpy(), f"{NAME}/plane_after": moved.numpy()})
+                yield Arrays({f"{NAME}/plane_before": unseen.numpy(), f"{NAME}/plane_after": transformed.numpy()})
 
     @style()
     def plot(self, result: Result) -> "Figure":

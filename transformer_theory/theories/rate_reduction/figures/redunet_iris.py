@@ -17,12 +17,12 @@ from .redunet_digits import ReduNetOnSplits
 
 @dataclass(frozen=True)
 class ReduNetIris(ReduNetOnSplits):
-    """ReduNet on Fisher's iris: four measurements of 150 flowers as directions, η = 0.1 as published; random fifths are unseen."""
+    """ReduNet on Fisher's iris: four measurements of 150 flowers as directions, with the published η = 0.1; a random fifth is unseen."""
 
     training: int = setting(120, ge=30, help="training samples of 150; the rest are unseen")
     layers: int = setting(4000, ge=1, help="gradient steps")
     step: float = setting(0.1, gt=0, le=1e3, help="step size η")
-    rank: int = setting(1, ge=1, help="dimensions of the nearest subspaces")
+    rank: int = setting(1, ge=1, help="dimension of the nearest subspaces")
 
     name = "rate_reduction.redunet_iris"
     sources = (REDUNET,)

@@ -1,4 +1,4 @@
-"""Shift-invariant ReduNet on digits at any position on a torus, beside ReduNet on their pixels.
+"""Shift-invariant ReduNet on digits at any position on a torus, compared with ReduNet on their pixels.
 
 Source: :cite:t:`chan2022redunet`.
 """
@@ -31,11 +31,11 @@ EQUIVARIANCE = "largest difference between features of shifted images and shifte
 
 @dataclass(frozen=True)
 class Shifts(RandomExperiment):
-    """Digits on a torus, learnt at one position and tested after any cyclic shift.
+    """Two networks for digits on a torus, built at one position and tested after every cyclic shift.
 
-    The shift-invariant network answers alike at each of the 64 positions, because its features move with the image; the network on pixels
-    knows one position. Both are built from the same digits without shifted copies. "Balanced" is the same network with the class of least
-    ``γ_j ||x C_j||`` instead of the published ``||x C_j||``.
+    The shift-invariant network predicts the same class at each of the 64 positions, because its features move with the image. The network
+    on pixels is built for one position. Both use the same digits without shifted copies. "Balanced" is the shift-invariant network with the
+    smallest ``γ_j ||x C_j||`` as criterion, instead of the published ``||x C_j||``.
     """
 
     training: int = setting(1300, ge=20, le=1700, help="training samples of 1797; the rest are unseen")
@@ -63,12 +63,12 @@ class Shifts(RandomExperiment):
         invariant = construct_shift_invariant(lift(images[train], filters), labels[train], **settings)
         vector = construct(images[train].flatten(1), labels[train], **settings)
         accuracy = {name: torch.zeros(GRID, GRID, dtype=torch.float64) for name in NETWORKS}
-        gap, upright = 0.0, invariant.transform(lift(images[test], filters))
+        gap, features_unshifted = 0.0, invariant.transform(lift(images[test], filters))
         for down in range(GRID):
             for across in range(GRID):
                 shifted = images[test].roll((down, across), (2, 3))
                 features = invariant.transform(lift(shifted, filters))
-                gap = max(gap, float((features - upright.roll((down, across), (2, 3))).abs().max()))
+                gap = max(gap, float((features - features_unshifted.roll((down, across), (2, 3))).abs().max()))
                 pixels = vector.predict(vector.transform(shifted.flatten(1)))
                 for name, classes in zip(NETWORKS, (invariant.predict(features), invariant.predict_balanced(features), pixels)):
                     accuracy[name][down, across] = (classes == labels[test]).double().mean()

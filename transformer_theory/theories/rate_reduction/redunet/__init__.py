@@ -1,4 +1,4 @@
-"""ReduNet, the network that ascends the rate reduction: on vectors, and on cyclic grids with shifts as symmetry.
+"""ReduNet, the network whose layers ascend the rate reduction, for vectors and for cyclic grids whose classes are invariant to shifts.
 
 Source: :cite:t:`chan2022redunet`.
 """

@@ -1,4 +1,4 @@
-r"""What the constructed networks have in common: operators, layer-by-layer construction, and classification by the last layer.
+r"""The common part of the constructed networks: operators, layer-by-layer construction, and classification by the last layer.
 
 A layer consists of an expansion operator E and compression operators C_j, computed from the second moments of the features that reach it:
 
@@ -146,7 +146,7 @@ class Constructed(ABC):
         eps, step, sharpness: ε, η, λ.
         features: the training features after the last step, in their original order, of norm 1.
         rates: R and R^c of the training features before each layer and at the end, ``[L + 1, 2]`` nats; ΔR is their difference. If
-            shifts count as samples, the rates are those of all shifts.
+            shifts count as samples, the rates refer to all shifts.
     """
 
     layers: tuple[Any, ...]
@@ -166,14 +166,14 @@ class Constructed(ABC):
         return self.rates[:, 0] - self.rates[:, 1]
 
     def predict(self, transformed: Float[Tensor, "n *sample"]) -> Int[Tensor, " n"]:
-        """Class of transformed samples: the j with the smallest ``||x C_j||`` in the last layer."""
+        """Predicts the class of transformed samples, the j with the smallest ``||x C_j||`` in the last layer."""
         return self.distances(transformed).argmin(-1)
 
     def predict_balanced(self, transformed: Float[Tensor, "n *sample"]) -> Int[Tensor, " n"]:
-        """Class of transformed samples by the smallest ``γ_j ||x C_j||``, which has the same scale α for each class.
+        """Predicts the class of transformed samples by the smallest ``γ_j ||x C_j||``, which has the same scale α for all classes.
 
-        The published rule, :meth:`predict`, has the scale α / γ_j. It favours large classes if a sample is outside the span of every class,
-        as most new samples are if there are few training samples.
+        The published rule, :meth:`predict`, has the scale α / γ_j. It favours large classes if a sample lies outside the span of every
+        class, which is common if there are few training samples.
         """
         return (self.layers[-1].shares * self.distances(transformed)).argmin(-1)
 

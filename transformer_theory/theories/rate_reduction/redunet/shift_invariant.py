@@ -1,8 +1,8 @@
-r"""ReduNet for signals and images whose class does not depend on position: all cyclic shifts of a sample count as samples.
+r"""ReduNet for signals and images whose class does not depend on position. All cyclic shifts of a sample count as samples.
 
-A sample is c channels on a cyclic grid of :math:`T` places (a ring, a torus), and this network *is* the ReduNet of :mod:`.vector` built
-from all :math:`nT` shifted samples as vectors in :math:`R^{cT}`. Their second moment is block circulant, so the Fourier transform over the
-grid splits it into T Hermitian blocks of c x c, and no matrix of size :math:`cT` is formed. With :math:`V(\omega) \in C^{n\times c}` the
+A sample has c channels on a cyclic grid of :math:`T` places (a ring, a torus). This network *is* the ReduNet of :mod:`.vector` built from
+all :math:`nT` shifted samples as vectors in :math:`R^{cT}`. Their second moment is block circulant, so the Fourier transform over the grid
+splits it into T Hermitian blocks of c x c, and no matrix of size :math:`cT` is formed. With :math:`V(\omega) \in C^{n\times c}` the
 (unnormalised) transform of the samples at frequency ω
 
 .. math::
@@ -13,17 +13,17 @@ grid splits it into T Hermitian blocks of c x c, and no matrix of size :math:`cT
 
 with one norm for the whole sample (Parseval: :math:`\|x\|^2 = \frac1T\sum_\omega\|v(\omega)\|^2`). Every layer commutes with shifts:
 the features of a shifted sample are the shifted features, and its distances :math:`\|xC_j\|` and predicted class do not change. E and the
-C_j are convolutions. Rates are the rates of the shifted samples as vectors, in nats; some texts divide them by T. The grid may have any
+C_j are convolutions. Rates are those of the shifted samples as vectors, in nats; some texts divide them by T. The grid may have any
 number of axes; half the frequencies suffice for real samples.
 
 Two liftings give an image many channels on a cyclic grid:
 
-* :func:`lift`: rectified cyclic convolutions :math:`\max(0, w_k \circledast x)` with random filters. The rectifier is necessary: without it
-  every sample's channels at frequency ω are multiples of one vector, :math:`v(\omega) = \hat x(\omega)\, \hat w(\omega)` for one input
-  channel, so that no operator between channels could separate the classes.
-* :func:`polar`: the image on rings around its centre: a rotation is a cyclic shift over angles; the rings are the channels.
+* :func:`lift`: rectified cyclic convolutions :math:`\max(0, w_k \circledast x)` with random filters. The rectifier is necessary:
+  without it, for one input channel, the channels of all samples at frequency ω are multiples of one vector,
+  :math:`v(\omega) = \hat x(\omega)\, \hat w(\omega)`, so that no operator between channels could separate the classes.
+* :func:`polar`: samples on rings around the image's centre. The rings are the channels, and a rotation is a cyclic shift over angles.
 
-``lift`` commutes with cyclic shifts; ``polar`` turns a quarter turn of the image into a shift by a quarter, both to rounding.
+``lift`` commutes with cyclic shifts, and ``polar`` maps a quarter turn of the image to a shift by a quarter; both hold to rounding.
 
 Source: :cite:t:`chan2022redunet`.
 """
@@ -45,7 +45,7 @@ class Spectrum:
 
     Attributes:
         grid: places along each axis.
-        weights: number of frequencies that each stored one represents (itself, and its mirror image unless that is stored), ``[f]``.
+        weights: number of frequencies that each stored one represents, ``[f]``: itself, and its mirror image unless that is stored too.
     """
 
     grid: tuple[int, ...]
@@ -105,7 +105,7 @@ class SpectralLayer:
         return spectrum.norms(rows @ self.compressions).mT
 
     def advance(self, rows: Complex[Tensor, "f n c"], spectrum: Spectrum, *, step: float, sharpness: float) -> Complex[Tensor, "f n c"]:
-        """Samples without labels after this layer, with estimated memberships, of norm 1."""
+        """Passes samples without labels through this layer, with estimated memberships; returns norm 1."""
         compressed = rows @ self.compressions
         # The memberships depend on norms of whole samples, which shifts preserve, so the layer commutes with shifts.
         estimated = self.shares * torch.softmax(-sharpness * spectrum.norms(compressed).mT, dim=-1)
@@ -115,7 +115,7 @@ class SpectralLayer:
 
 @dataclass(frozen=True)
 class ShiftInvariantReduNet(Constructed):
-    """A constructed network of :class:`SpectralLayer`; ``features`` are ``[n, c, *grid]``, rates those of all their shifts.
+    """A constructed network of :class:`SpectralLayer`; ``features`` are ``[n, c, *grid]``, and the rates refer to all their shifts.
 
     Attributes:
         spectrum: frequencies of the grid.
@@ -128,11 +128,11 @@ class ShiftInvariantReduNet(Constructed):
         """Passes new samples through all layers, with estimated memberships; commutes with cyclic shifts.
 
         Args:
-            samples: ``[n, c, *grid]``; normalised first.
+            samples: samples, ``[n, c, *grid]``; normalised first.
         Returns:
-            ``[n, c, *grid]``, norms 1.
+            Transformed samples, ``[n, c, *grid]``, norms 1.
         Raises:
-            ValueError: channels, grid or dtype are not the network's, or a sample is zero or not finite.
+            ValueError: channels, grid or dtype differ from the network's, or a sample is zero or not finite.
         """
         if samples.shape[1:] != self.features.shape[1:]:
             expected = ", ".join(map(str, self.features.shape[1:]))
@@ -156,16 +156,16 @@ def construct_shift_invariant(
     """Builds the shift-invariant network layer by layer, all frequencies at once.
 
     Args:
-        samples: ``[n, c, T]`` on a ring, ``[n, c, h, w]`` on a torus; normalised as whole samples first.
-        labels: ``[n]``, each of 0..k-1 at least once.
+        samples: training samples, ``[n, c, T]`` on a ring or ``[n, c, h, w]`` on a torus; normalised as whole samples first.
+        labels: classes, ``[n]``, each of 0..k-1 at least once.
         layers: L, number of gradient steps.
         eps: distortion ε; squared inside.
-        step: η.
+        step: step size η.
         sharpness: λ of the softmax for new samples.
     Returns:
-        :class:`ShiftInvariantReduNet`; its features and rates equal those of :func:`.vector.construct` on all shifts.
+        The network. Its features and rates equal the result of :func:`.vector.construct` on all shifts.
     Raises:
-        ValueError: samples are not ``[n, c, *grid]``, zero or not finite; labels leave out a class or differ in number from the samples;
+        ValueError: samples are not ``[n, c, *grid]``, zero or not finite; labels omit a class or differ in number from the samples;
             layers is below 1; eps, step or sharpness is not positive; or eps is so small that the identity is lost to rounding.
         TypeError: samples are not real numbers, or labels or layers are not integers.
     """
@@ -178,10 +178,10 @@ def construct_shift_invariant(
     spectrum = Spectrum.of(samples)
     rows = spectrum.unit_norm(spectrum.forward(samples[order]))
     growth = grow(rows, sizes, steps=layers, eps=eps, step=step, unit_norm=spectrum.unit_norm, total=spectrum.total)
-    built = tuple(SpectralLayer(layer[0], layer[1:], growth.shares) for layer in growth.operators)
+    layers_built = tuple(SpectralLayer(layer[0], layer[1:], growth.shares) for layer in growth.operators)
     result = torch.empty_like(samples)
     result[order] = spectrum.backward(growth.rows)
-    return ShiftInvariantReduNet(built, eps, step, sharpness, result, growth.rates, spectrum)
+    return ShiftInvariantReduNet(layers_built, eps, step, sharpness, result, growth.rates, spectrum)
 
 
 def random_filters(
@@ -207,10 +207,10 @@ def lift(samples: Float[Tensor, "n c *grid"], filters: Float[Tensor, "channels c
     r"""Computes rectified cyclic convolutions, :math:`\max(0, \sum_c w_{kc} \circledast x_c)`.
 
     Args:
-        samples: ``[n, c, *grid]``, of the dtype of the filters.
-        filters: ``[channels, c, *size]``, no larger than the grid.
+        samples: samples, ``[n, c, *grid]``, with the dtype of the filters.
+        filters: filters, ``[channels, c, *size]``, no larger than the grid.
     Returns:
-        ``[n, channels, *grid]``, >= 0.
+        Samples with more channels, ``[n, channels, *grid]``, >= 0.
     Raises:
         ValueError: channels, axes or dtypes differ, or a filter is larger than the grid.
     """
@@ -228,15 +228,15 @@ def lift(samples: Float[Tensor, "n c *grid"], filters: Float[Tensor, "channels c
 
 @converted(floats=("images",))
 def polar(images: Float[Tensor, "n c h w"], *, rings: int, angles: int) -> Float[Tensor, "n rows angles"]:
-    r"""Images sampled on rings around their centre, by bilinear interpolation; zeros outside the image.
+    r"""Samples images on rings around their centre, by bilinear interpolation with zeros outside the image.
 
     Args:
-        images: ``[n, c, h, w]``.
-        rings: radii, evenly spaced up to the nearest edge.
-        angles: places on each ring; a rotation by :math:`2\pi s/` ``angles`` is about a shift by s (exactly, for quarter turns of square
-            images if 4 divides ``angles``).
+        images: images, ``[n, c, h, w]``.
+        rings: number of radii, evenly spaced up to the nearest edge.
+        angles: number of places on each ring. A rotation by :math:`2\pi s/` ``angles`` is approximately a shift by s; it is exactly one
+            for quarter turns of square images if 4 divides ``angles``.
     Returns:
-        ``[n, rings * c, angles]``, ring by ring within each channel.
+        Samples ``[n, rings * c, angles]``, ring by ring within each channel.
     Raises:
         ValueError: images are not [n, c, h, w], or rings or angles is below 1.
     """
@@ -248,7 +248,7 @@ def polar(images: Float[Tensor, "n c h w"], *, rings: int, angles: int) -> Float
     radius = min(height, width) / 2 * (torch.arange(rings, dtype=images.dtype) + 0.5) / rings  # in pixels
     turn = 2 * math.pi * torch.arange(angles, dtype=images.dtype) / angles
     across, down = radius[:, None] * turn.cos(), radius[:, None] * turn.sin()
-    # grid_sample expects coordinates in [-1, 1] from edge to edge.
+    # grid_sample expects coordinates (x, y) in [-1, 1] from edge to edge.
     places = torch.stack([2 * across / width, 2 * down / height], -1).to(images.device)
     values = torch.nn.functional.grid_sample(images, places.expand(len(images), -1, -1, -1), align_corners=False)
     return values.flatten(1, 2)

@@ -11,7 +11,7 @@ samples use their labels; for other samples the memberships are estimated, :math
 rises at every layer if η is small enough (:func:`.guaranteed_step`), but not for every η.
 
 :class:`TrainableReduNet` is the same network with its operators as parameters for back-propagation, initialised by the construction. After
-training E and the :math:`C_j` need not be symmetric, nor the operators of any features.
+training, E and the :math:`C_j` need not be symmetric, and in general they are not the operators of any features.
 
 Source: :cite:t:`chan2022redunet`.
 """
@@ -57,7 +57,7 @@ class Layer:
         return features @ self.expansion - torch.einsum("nj,jnd->nd", memberships * self.shares, compressed)
 
     def advance(self, features: Float[Tensor, "n d"], *, step: float, sharpness: float) -> Float[Tensor, "n d"]:
-        """Samples without labels after this layer, with estimated memberships, ``[n, d]`` of norm 1."""
+        """Passes samples without labels through this layer, with estimated memberships; returns ``[n, d]`` of norm 1."""
         compressed = features @ self.compressions
         estimated = torch.softmax(-sharpness * torch.linalg.vector_norm(compressed, dim=-1).mT, dim=-1)
         return unit_norm(features + step * self._moves(features, compressed, estimated))
@@ -68,11 +68,11 @@ def layer(features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], *, eps: flo
     """Returns the layer of these features: their operators E and C_j.
 
     Args:
-        features: ``[n, d]``.
-        labels: ``[n]``, each of 0..k-1 at least once.
+        features: features, ``[n, d]``.
+        labels: classes, ``[n]``, each of 0..k-1 at least once.
         eps: distortion; squared inside.
     Raises:
-        ValueError: labels leave out a class, eps is not positive, or so small that the identity is lost to rounding.
+        ValueError: labels omit a class, eps is not positive, or eps is so small that the identity is lost to rounding.
         TypeError: labels are not integers.
     """
     positive(eps=eps)
@@ -98,11 +98,11 @@ class ReduNet(Constructed):
         """Passes new samples through all layers, with estimated memberships.
 
         Args:
-            features: ``[n, d]``; normalised first.
+            features: samples, ``[n, d]``; normalised first.
         Returns:
-            ``[n, d]``, norms 1.
+            Transformed samples, ``[n, d]``, norms 1.
         Raises:
-            ValueError: width or dtype are not the network's, or a sample is zero or not finite.
+            ValueError: width or dtype differ from the network's, or a sample is zero or not finite.
         """
         self._check(features)
         check_samples(features)
@@ -116,7 +116,7 @@ class ReduNet(Constructed):
         """Returns ``||x C_j||`` in the last layer, for samples that :meth:`transform` returned.
 
         Raises:
-            ValueError: width or dtype are not the network's.
+            ValueError: width or dtype differ from the network's.
         """
         self._check(transformed)
         return self.layers[-1].distances(transformed)
@@ -145,7 +145,7 @@ class TrainableReduNet(nn.Module):
         self.step, self.sharpness = net.step, net.sharpness
 
     def transform(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """Samples ``[n, d]`` through all layers, norms 1."""
+        """Passes samples ``[n, d]`` through all layers; returns norms 1."""
         rows = unit_norm(features)
         for expansion, compressions in zip(self.expansions, self.compressions):
             rows = Layer(expansion, compressions, self.shares).advance(rows, step=self.step, sharpness=self.sharpness)
@@ -163,17 +163,15 @@ def construct(
     """Builds the network layer by layer from training samples; nothing is trained by back-propagation.
 
     Args:
-        features: ``[n, d]``, float64 or float32; normalised to the sphere first.
-        labels: ``[n]``, each of 0..k-1 at least once.
+        features: training samples, ``[n, d]``, float64 or float32; normalised to the sphere first.
+        labels: classes, ``[n]``, each of 0..k-1 at least once.
         layers: L, number of gradient steps.
         eps: distortion ε; squared inside.
-        step: η. Up to :func:`.guaranteed_step` no layer lowers ΔR. A longer step may still raise ΔR, which training samples with labels
-            determine, and yet scatter new samples, whose memberships are estimated.
+        step: step size η. Up to :func:`.guaranteed_step` no layer lowers ΔR. A longer step may raise ΔR of the training samples, whose
+            labels are known, and yet scatter new samples, whose memberships are estimated.
         sharpness: λ of the softmax for new samples.
-    Returns:
-        :class:`ReduNet`.
     Raises:
-        ValueError: a feature is zero or not finite, labels leave out a class or differ in number from the features, layers is below 1, eps,
+        ValueError: a feature is zero or not finite, labels omit a class or differ in number from the features, layers is below 1, eps,
             step or sharpness is not positive, or eps is so small that the identity is lost to rounding.
         TypeError: features are not real numbers, or labels or layers are not integers.
     """

@@ -113,7 +113,7 @@ def _one_common_token(generator: Generator) -> Evidence:
 
 
 def _growing_common(generator: Generator, instance: Callable[[Generator], SequenceClasses]) -> Evidence:
-    """Measures the largest upward move of a common token, as a share of the largest move, in the flow where it is smallest."""
+    """Measures the largest upward move of a common token, as a share of the largest move; the smallest value of the three flows."""
     classes = instance(generator)
     t0 = scanning_time(classes=2, vocab_size=classes.vocab_size, eta_y=1.0)
     times = t0 * torch.tensor([2.0, 50.0], dtype=torch.float64)

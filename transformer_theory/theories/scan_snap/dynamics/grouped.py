@@ -27,7 +27,7 @@ MAX_CLASSES_SHARED = 4  # up to this many classes all tokens count as shared: on
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Order of the tokens: the shared ones first, then those of each class.
+    """Order of the tokens: the shared tokens first, then the own tokens of each class.
 
     Attributes:
         order: token at each place, ``[shared + K width]``: the shared tokens, then ``width`` own tokens of each class, padded with token 0.

@@ -115,7 +115,7 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Pass(Descent):
-    """Descent directions with the attention of each sequence and the share of sequences whose class is predicted.
+    """Descent directions, the attention of each sequence, and the share of sequences with a correct prediction.
 
     The share and the mean loss weight the sequences by :attr:`Batch.weight`.
     """

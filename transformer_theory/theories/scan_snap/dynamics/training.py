@@ -159,7 +159,7 @@ def gradient_descent(
     If the batches depend on the step alone, 40 steps and 60 more from their ``end`` equal 100 steps bit for bit.
 
     Args:
-        start: weights, usually :meth:`Weights.zeros`, or the final state of an earlier call.
+        start: initial weights, e.g. :meth:`Weights.zeros`, or the final state of an earlier call.
         batches: ``step -> batch``, steps counted from 0.
         steps: number of steps.
         eta_y, eta_z: learning rates of decoder and attention: one number, or one per run, ``[*runs]``.
@@ -229,7 +229,7 @@ def load(path: str | os.PathLike[str]) -> State:
         weights = Weights(torch.from_numpy(stored.pop("Y")), torch.from_numpy(stored.pop("Z")), int(stored.pop("rest")))
         step = int(stored.pop("step"))
     except (ValueError, EOFError, BadZipFile, KeyError, TypeError, AttributeError):  # a .npy file loads as an array, which has no `files`
-        raise ValueError(f"{os.fspath(path)} must be an npz file of a saved State, got another file; save(state, path) writes one") from None
+        raise ValueError(f"{os.fspath(path)} must be an npz file of a saved State, got another file; see save(state, path)") from None
     decoder, attention = (
         tuple(torch.from_numpy(stored[f"{name}{i}"]) for i in range(len(stored)) if f"{name}{i}" in stored)
         for name in ("decoder", "attention")

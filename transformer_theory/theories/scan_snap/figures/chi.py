@@ -28,8 +28,9 @@ PANELS = (("chi", "$\\chi$, Lemma 4"), ("printed", "$\\exp(2B)$, as printed"), (
 class Chi(Experiment):
     """The growth factor chi of relative gains for several learning rates of the decoder, with its bounds.
 
-    The figure shows chi_l(t) on an axis up to 600 and states neither C_0 nor P(l | n). Its bound exp(2 B) with C_0 = 1 reaches at most 45;
-    Gamma would fill the axis. With the class's share the bound is exp(2 B / K), and the measured chi of Lemma 4's flow lies below it.
+    The published figure shows chi_l(t) on an axis up to 600 and states neither C_0 nor P(l | n). Its bound exp(2 B) with C_0 = 1 reaches at
+    most 45; Gamma would fill the axis. With the class's share the bound is exp(2 B / K), and the measured chi of Lemma 4's flow lies below
+    it.
     """
 
     classes: int = setting(10, ge=2, help="number K of classes")
@@ -37,7 +38,7 @@ class Chi(Experiment):
     eta_y: tuple[float, ...] = setting((0.5, 1.0, 2.0, 5.0), ge=1e-2, le=1e2, help="learning rates of the decoder")
     eta_z: float = setting(0.5, ge=1e-4, le=1e2, help="learning rate of attention")
     end: float = setting(700.0, ge=1.0, le=1e6, help="last step")
-    overlap: float = setting(1 / 3, ge=1e-4, le=0.99, help="E_0 of the instance; (K - 1) E_0^2 = 1 is C_0 = 1")
+    overlap: float = setting(1 / 3, ge=1e-4, le=0.99, help="overlap E_0 of the classes; (K - 1) E_0^2 = 1 corresponds to C_0 = 1")
 
     name: ClassVar[str] = "scan_snap.chi"
     sources: ClassVar[tuple[Source, ...]] = (Source(PAPER, "Fig. 3"),)

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 NAME, FIGURE = "scan_snap", Source("tian2023scan", "Fig. 8")
 DISTANCE = "largest distance of h to its closed form, in units of 2 eta_Y / M"
-PLOTTED_STEPS = 20  # dots per curve
+PLOTTED_STEPS = 20  # approximate number of dots per curve
 
 
 @dataclass(frozen=True)
 class DecoderGain(Experiment):
     """Distance between the recursion of h with finite steps and the root of the continuous equation, over the first steps."""
 
-    vocab_sizes: tuple[int, ...] = setting((50, 1000), ge=2, help="vocabulary M, one per panel")
+    vocab_sizes: tuple[int, ...] = setting((50, 1000), ge=2, help="vocabulary sizes M, one per panel")
     eta_y: tuple[float, ...] = setting((0.1, 0.2, 0.5, 1.0, 2.0, 4.0), ge=1e-3, le=10, help="learning rates of the decoder")
     steps: int = setting(80, ge=2, le=10**6, help="number of steps")
 

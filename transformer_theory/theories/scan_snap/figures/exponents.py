@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 NAME, THEOREM = "scan_snap", Source("tian2023scan", "Thm. 4")
 POWER, DECADES = "dln B/dln t", "decades of logarithmic growth"
-TIMES = (0.01, 0.1, 0.5, 5.0, 1e2, 1e6, 1e20, 1e100)  # in units of t0', at which the power is reported
-QUADRATIC_UNTIL, MIN_POWER = 0.1, 1.95  # up to this time the power must be at least this, close to its limit 2
+TIMES = (0.01, 0.1, 0.5, 5.0, 1e2, 1e6, 1e20, 1e100)  # times at which the power is reported, in units of t0'
+QUADRATIC_UNTIL, MIN_POWER = 0.1, 1.95  # until this time, the smallest power that counts as close to its limit 2
 CURVES = (("closed", CLOSED, "--"), ("lemma4", LEMMA4, "-"), ("exact", EXACT, "-"))
 
 
 @dataclass(frozen=True)
 class Exponents(Experiment):
-    """Local exponents of t, ln t and ln ln t in the fall of the common token's logit, and where the theorem's two regimes hold."""
+    """Local exponents of t, ln t and ln ln t in the fall of the common token's logit, and the times of the theorem's two regimes."""
 
     classes: int = setting(2, ge=2, help="number K of classes")
     vocab_size: int = setting(1000, ge=2, help="number M of next tokens, at least K")
@@ -59,19 +59,19 @@ class Exponents(Experiment):
                 columns = {"predicted": 2.0, "basis": "limit", "op": ">=", "threshold": MIN_POWER, "verdict": verdict}
             note = f"dB/dln t = {float(growth.per_log[0]):.4f}, dB/dln ln(M eta_Y t/K) = {float(growth.per_loglog[0]):.4f}"
             yield Measurement(NAME, "figure", POWER, power, source=THEOREM, setting=f"t = {time:g} t0'", note=note, **columns)
-        scanned = longest_logarithmic_growth(classes=K, vocab_size=M, eta_y=1.0, eta_z=self.eta_z, overlap=self.overlap)
+        length = longest_logarithmic_growth(classes=K, vocab_size=M, eta_y=1.0, eta_z=self.eta_z, overlap=self.overlap)
         note = "dB/dln t within 10 % of 1/2, in closed form"
-        yield Measurement(NAME, "figure", DECADES, scanned, source=THEOREM, note=note)
+        yield Measurement(NAME, "figure", DECADES, length, source=THEOREM, note=note)
         t = t0 * torch.logspace(-2, self.decades, int(12 * (self.decades + 2)), dtype=torch.float64)
         family = with_overlap(K, vocab_size=M, weights=torch.linspace(0.1, 1, 10, dtype=torch.float64), overlap=self.overlap)
         closed = exponents_at(t)
         inner = (M * t / K).log().numpy()
         curves = {"closed": (closed.power.numpy(), closed.per_loglog.numpy())}
         for key, flow in (("lemma4", symmetric_lemma4_flow), ("exact", symmetric_exact_flow)):
-            fallen = -flow(family, t, eta_y=1.0, eta_z=self.eta_z, tolerance=1e-11).common[:, 0].numpy()
+            fall = -flow(family, t, eta_y=1.0, eta_z=self.eta_z, tolerance=1e-11).common[:, 0].numpy()
             # Numerical derivative on the logarithmic grid; then d|z|/dln ln u = (dln|z|/dln t) |z| ln u, with u = M t / K.
-            power = np.gradient(np.log(fallen), t.log().numpy())
-            curves[key] = (power, power * fallen * inner)
+            power = np.gradient(np.log(fall), t.log().numpy())
+            curves[key] = (power, power * fall * inner)
         yield Arrays(
             {f"{NAME}/times": (t / t0).numpy()}
             | {f"{NAME}/power_{key}": power for key, (power, _) in curves.items()}

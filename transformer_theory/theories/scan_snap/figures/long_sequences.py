@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 NAME, SOURCE = "scan_snap", Source("tian2023scan", "Lemma 2")
 DISTINCT_LOGIT, COMMON_LOGIT = "logit of the likeliest distinct token", "logit of the common token"
-RECORDED_STEPS = 40  # at which the logits are stored
+RECORDED_STEPS = 40  # number of steps at which the logits are stored, at most
 
 
 @dataclass(frozen=True)
 class LongSequences(RandomExperiment):
     """Syn-Small by plain gradient descent: the logits of the likeliest distinct and of a common token, by length of the sequences."""
 
-    lengths: tuple[int, ...] = setting((128, 1024, 16384), ge=2, le=10**9, help="tokens per sequence, with the query")
+    lengths: tuple[int, ...] = setting((128, 1024, 16384), ge=2, le=10**9, help="tokens per sequence, including the query")
     steps: int = setting(1000, ge=1, help="steps of training")
     batch: int = setting(128, ge=1, help="sequences per step")
     eta_y: float = setting(1.0, ge=1e-3, le=100, help="learning rate of the decoder")

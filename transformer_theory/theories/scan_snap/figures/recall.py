@@ -28,10 +28,10 @@ POINTS = 21  # thresholds per curve
 class Recall(RandomExperiment):
     """Share of distinct tokens whose attention exceeds a threshold near 1/M, after training from random weights."""
 
-    last: tuple[int, ...] = setting(LAST, ge=1, le=100, help="query tokens, two classes each")
+    last: tuple[int, ...] = setting(LAST, ge=1, le=100, help="numbers of query tokens, with two classes each")
     eta_z: tuple[float, ...] = setting(ETA_Z, gt=0, le=100, help="learning rates of attention")
     ratios: tuple[float, ...] = setting((1.0, 10.0), gt=0, le=1000, help="learning rate of the decoder over that of attention")
-    seeds: int = setting(10, ge=1, help="runs of each cell")
+    seeds: int = setting(10, ge=1, help="runs per cell")
     steps: int = setting(100, ge=1, help="steps of training")
 
     name: ClassVar[str] = "scan_snap.recall"

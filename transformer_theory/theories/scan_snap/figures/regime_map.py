@@ -25,10 +25,10 @@ NAME, SOURCE = "scan_snap", Source("tian2023scan", "Thm. 4")
 AGREES = "share of cells where the dynamics agree with the exact flow"
 SCANS = "share of cells with logarithmic scanning"
 DYNAMICS = (MODIFIED, LEMMA4, CLOSED)
-TIMES_PER_DECADE, DECADES_BEFORE = 20, 3  # decades before t0'
-MIN_DECADES = 0.5  # of logarithmic growth from which it counts
-MAX_RATE_RATIO = 0.1  # eta_Z / eta_Y up to which attention counts as slow
-PATTERNS = (  # three bits: whether modified flow (1), Lemma 4 (2) and closed form (4) agree with the exact flow; label; colour
+TIMES_PER_DECADE, DECADES_BEFORE = 20, 3  # the grid of times starts this many decades before t0'
+MIN_DECADES = 0.5  # smallest length of an interval of logarithmic growth that counts
+MAX_RATE_RATIO = 0.1  # largest eta_Z / eta_Y for which attention counts as slow
+PATTERNS = (  # (bits of agreement with the exact flow: 1 modified flow, 2 Lemma 4, 4 closed form; label; colour)
     (0, "none", "#F3F4F6"),
     (1, MODIFIED, "#B7D7EE"),
     (3, f"{MODIFIED} and {LEMMA4}", "#4A9CCF"),
@@ -41,8 +41,9 @@ PATTERNS = (  # three bits: whether modified flow (1), Lemma 4 (2) and closed fo
 def measure_cell(ratio: float, vocabulary: float, classes: int, overlap: float, decades: float) -> np.ndarray:
     """Measures one cell of the map, ``[6]``.
 
-    0 to 2: relative distance of the common token's logit from the exact flow, in the modified flow, Lemma 4's flow and closed form, each
-    the largest one from t0' on. 3 and 4: decades of logarithmic growth in the exact flow and in closed form. 5: 1 if Assumption 2 holds.
+    Entries 0 to 2 are the largest relative distances of the common token's logit from the exact flow, from t0' on, in the modified flow,
+    Lemma 4's flow and closed form. Entries 3 and 4 are the decades of logarithmic growth in the exact flow and in closed form. Entry 5 is 1
+    if Assumption 2 holds.
     """
     M = round(vocabulary * classes)
     family = with_overlap(classes, vocab_size=M, weights=torch.linspace(0.1, 1, 10, dtype=torch.float64), overlap=overlap)
@@ -52,7 +53,7 @@ def measure_cell(ratio: float, vocabulary: float, classes: int, overlap: float, 
     exact, modified = (flow(family, t, **rates, tolerance=1e-8).common[:, 0] for flow in (symmetric_exact_flow, symmetric_modified_flow))
     lemma4 = symmetric_lemma4_flow(family, t, **rates, tolerance=1e-8).common[:, 0]
     closed = -B(t, classes=classes, vocab_size=M, overlap=overlap, **rates)
-    late = t >= t0 * 0.999  # t0 itself is a time of the grid, up to rounding
+    late = t >= t0 * 0.999  # the grid contains t0 only up to rounding
     distances = [float((z / exact - 1)[late].abs().max()) for z in (modified, lemma4, closed)]
     powers = (torch.from_numpy(np.gradient((-z).log().numpy(), t.log().numpy())) for z in (exact, closed))
     scans = [decades_near_half(t, -z * power) for z, power in zip((exact, closed), powers)]
@@ -61,7 +62,7 @@ def measure_cell(ratio: float, vocabulary: float, classes: int, overlap: float, 
 
 @dataclass(frozen=True)
 class RegimeMap(Experiment):
-    """For each cell: which of the dynamics agree with the exact flow, and whether attention is scanned logarithmically in time at all.
+    """Map of the dynamics that agree with the exact flow, and of the cells in which attention grows logarithmically in time.
 
     All classes are alike, with one common token and ten distinct ones of weights 0.1 to 1. Agreement refers to the common token's logit,
     from t0' to ten thousand t0'. The theorems assume eta_Z << eta_Y and Assumption 2.
@@ -86,10 +87,10 @@ class RegimeMap(Experiment):
         names = ("classes", "overlap", "vocabulary", "ratio")
         cells = list(product(self.classes, self.overlaps, self.vocabularies, self.ratios))
         measured = np.stack(sweep(measure_cell, [dict(zip(names, cell)) | {"decades": self.decades} for cell in cells]))
-        assumed = measured[:, 5] == 1
+        assumption_holds = measured[:, 5] == 1
         slow = np.array([ratio <= MAX_RATE_RATIO for *_, ratio in cells])
         agree = measured[:, :3] <= self.within
-        groups = (("all cells", assumed | True), ("Assumption 2 and eta_Z <= eta_Y / 10", assumed & slow))
+        groups = (("all cells", assumption_holds | True), ("Assumption 2 and eta_Z <= eta_Y / 10", assumption_holds & slow))
         for group, members in groups:
             for dynamics, share in zip(DYNAMICS, agree[members].mean(0) if members.any() else ()):
                 where = {"setting": f"{dynamics}, {group}", "n": int(members.sum()), "source": SOURCE}
@@ -109,8 +110,8 @@ class RegimeMap(Experiment):
     def plot(self, result: Result) -> "Figure":
         """Plots one panel per number of classes (across) and overlap (down): learning rates across, vocabulary upwards.
 
-        Colour: which dynamics agree with the exact flow (the legend lists those that occur). Dot: the exact flow scans logarithmically;
-        ring: the closed form does. Frame: Assumption 2 holds.
+        The colour shows the dynamics that agree with the exact flow. A dot marks logarithmic growth in the exact flow, a ring in closed
+        form, and a frame the cells where Assumption 2 holds.
         """
         from matplotlib.colors import ListedColormap
         from matplotlib.patches import Patch, Rectangle

@@ -1,6 +1,6 @@
 """The paper's Syn-Medium (Figure 6): sparsity of attention over the distinct tokens, by learning rates and number of classes.
 
-A setting of the sweep is one seed of one data set. All learning rates are trained side by side on the same sequences from the same start,
+Each setting of the sweep is one seed of one data set. All learning rates are trained together on the same sequences from the same start,
 so that only the rates differ.
 """
 
@@ -34,16 +34,16 @@ PUBLISHED_AXES = (LAST, ETA_Z, RATIOS)
 
 @dataclass(frozen=True)
 class SynMedium(RandomExperiment):
-    """Entropy of attention over each class's distinct tokens after training from random weights, beside the released table."""
+    """Entropy of attention over each class's distinct tokens after training from random weights, with the released table."""
 
-    last: tuple[int, ...] = setting(LAST, ge=1, le=100, help="query tokens, two classes each")
+    last: tuple[int, ...] = setting(LAST, ge=1, le=100, help="numbers of query tokens, with two classes each")
     eta_z: tuple[float, ...] = setting(ETA_Z, gt=0, le=100, help="learning rates of attention")
     ratios: tuple[float, ...] = setting(RATIOS, gt=0, le=1000, help="learning rate of the decoder over that of attention")
-    seeds: int = setting(20, ge=1, help="runs of each cell; the paper has ten")
+    seeds: int = setting(20, ge=1, help="runs per cell; the paper has ten")
     steps: int = setting(100, ge=1, help="steps of training")
     batch: int = setting(128, ge=1, help="sequences per step")
-    length: int = setting(128, ge=2, help="tokens per sequence, with the query")
-    momentum: float = setting(0.9, ge=0, lt=1, help="of gradient descent")
+    length: int = setting(128, ge=2, help="tokens per sequence, including the query")
+    momentum: float = setting(0.9, ge=0, lt=1, help="momentum of gradient descent")
 
     name: ClassVar[str] = "scan_snap.syn_medium"
     sources: ClassVar[tuple[Source, ...]] = (Source(PAPER, "Fig. 6"),)
@@ -163,7 +163,10 @@ def trained_attention(
 
 
 def distinct_entropy(classes: SequenceClasses, attended: Float[Tensor, "*runs K S"] | None = None) -> Float[Tensor, "*runs"]:
-    """Returns the entropy of attention over each class's distinct tokens, renormalised, mean over the classes."""
+    """Returns the entropy of attention over each class's distinct tokens, renormalised, mean over the classes.
+
+    ``attended`` is None for uniform attention.
+    """
     c = classes.conditional if attended is None else attended
     own = torch.where(classes.distinct(), c, torch.zeros_like(c))
     share = own / own.sum(-1, keepdim=True)

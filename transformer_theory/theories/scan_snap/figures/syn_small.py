@@ -1,7 +1,8 @@
-"""The paper's small synthetic trainings (Figure 4): two classes with a query each, ten common and ten distinct tokens, from zero.
+"""The paper's small synthetic training, Syn-Small (Figure 4): two classes, each with its own query and ten distinct tokens.
 
-The released log of the loss is one run with other random numbers (drawn sequence by sequence, in single precision), so it is compared with
-the range of our runs. The first loss is ln M, the last ones form a plateau, and in between the loss falls by five orders of magnitude.
+There are ten common tokens, and training starts at zero. The released log of the loss is one run with other random numbers (drawn sequence
+by sequence, in single precision), so it is compared with the range of our runs. The first loss is ln M. The loss falls by five orders of
+magnitude, then reaches a plateau.
 """
 
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ TRAINING_LOSS = "loss"
 COMMON_ATTENTION = "attention to common tokens after training"
 TOP_ATTENTION = "attention to the likeliest distinct token"
 GAINING_SHARE = "share of distinct tokens that gained attention"
-RECORDED_STEPS = (0, 2, 4, 6, 8, 10, 20, 50)  # whose attention is stored
+RECORDED_STEPS = (0, 2, 4, 6, 8, 10, 20, 50)  # steps at which attention is stored
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,11 @@ class SynSmall(RandomExperiment):
     """The paper's Syn-Small by gradient descent with momentum, with several learning rates of the decoder."""
 
     batch: int = setting(128, ge=1, help="sequences per step")
-    length: int = setting(128, ge=2, help="tokens per sequence, with the query")
+    length: int = setting(128, ge=2, help="tokens per sequence, including the query")
     steps: int = setting(100, ge=1, help="steps of training")
     eta_y: tuple[float, ...] = setting((1.0, 10.0), ge=1e-6, le=1e6, help="learning rates of the decoder")
     eta_z: float = setting(1.0, ge=1e-6, le=1e6, help="learning rate of attention")
-    momentum: float = setting(0.9, ge=0, lt=1, help="of gradient descent")
+    momentum: float = setting(0.9, ge=0, lt=1, help="momentum of gradient descent")
     seeds: int = setting(10, ge=1, help="independent runs")
 
     name: ClassVar[str] = "scan_snap.syn_small"
@@ -136,6 +137,8 @@ def train_side_by_side(
 
 def final_attention(classes: SequenceClasses, c: torch.Tensor, setting: str, source: Source) -> Iterator[Measurement]:
     """Yields the final attention to common tokens and the likeliest distinct one, and the share of distinct tokens that gained.
+
+    All values are means over runs.
 
     Args:
         c: attention, ``[recorded, seeds, K, S]``.

@@ -1,4 +1,4 @@
-"""The paper's Syn-Small by Adam (Figure 5)."""
+"""The paper's Syn-Small training with Adam (Figure 5)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SynSmallAdam(RandomExperiment):
-    """Syn-Small by Adam, both matrices at the same learning rate: which distinct tokens keep attention depends on it."""
+    """Syn-Small with Adam. Both matrices have the same learning rate, which determines the distinct tokens that keep attention."""
 
     rates: tuple[float, ...] = setting((0.1, 0.5, 1.0), gt=0, le=100, help="learning rates of both matrices")
     batch: int = setting(128, ge=1, help="sequences per step")
-    length: int = setting(128, ge=2, help="tokens per sequence, with the query")
+    length: int = setting(128, ge=2, help="tokens per sequence, including the query")
     steps: int = setting(100, ge=1, help="steps of training")
     seeds: int = setting(10, ge=1, help="independent runs")
 

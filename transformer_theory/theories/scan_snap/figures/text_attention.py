@@ -1,4 +1,4 @@
-"""Attention of language models of one and three layers while they learn a text (Figure 7): maps over training and attended words."""
+"""Attention of language models with one and three layers during training on a text (Figure 7): maps and attended words."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 NAME, SOURCE = "scan_snap", Source("tian2023scan")
 FINAL_ENTROPY = "attention entropy at the end"
 FASTEST, SNAPPED = "step around which attention moves fastest", "step from which attention has snapped"
-MAPS = 3  # stored maps, evenly over the training, besides the start
+MAPS = 3  # number of stored maps, evenly spaced over the training, besides the start
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ class TextAttention(RandomExperiment):
     The null is the same training on the text with its words shuffled.
     """
 
-    text: str = field(default="", metadata={"help": "plain-text file to learn; the shipped text if empty"})
-    held_out: str = field(default="", metadata={"help": "file on which attention is measured; the last fifth of the text if empty"})
-    layers: tuple[int, ...] = setting((1, 3), ge=1, le=10, help="of each decoder")
-    steps: int = setting(1500, ge=1, help="of training")
-    rate: float = setting(5.0, gt=0, help="learning rate; the first layer's MLP learns at twice that")
-    words: int = setting(3000, ge=10, help="largest vocabulary")
-    dim: int = setting(200, ge=2, help="width of stream and MLP, an even number")
-    measurements: int = setting(30, ge=MAPS, help="of attention, evenly over the training, besides the start")
-    windows: int = setting(100, ge=1, help="on which attention is measured")
+    text: str = field(default="", metadata={"help": "plain-text file to learn (empty: the shipped text)"})
+    held_out: str = field(default="", metadata={"help": "file on which attention is measured (empty: the last fifth of the text)"})
+    layers: tuple[int, ...] = setting((1, 3), ge=1, le=10, help="numbers of layers, one per decoder")
+    steps: int = setting(1500, ge=1, help="steps of training")
+    rate: float = setting(5.0, gt=0, help="learning rate; the first layer's MLP has twice the rate")
+    words: int = setting(3000, ge=10, help="largest number of words in the vocabulary")
+    dim: int = setting(200, ge=2, help="width of the residual stream and the MLP, an even number")
+    measurements: int = setting(30, ge=MAPS, help="measurements of attention, evenly spaced over the training, besides the start")
+    windows: int = setting(100, ge=1, help="number of held-out windows on which attention is measured")
 
     name: ClassVar[str] = "scan_snap.text_attention"
     sources: ClassVar[tuple[Source, ...]] = (Source("tian2023scan", "Fig. 7"), Source("merity2017pointer"))

@@ -29,17 +29,17 @@ LOWEST, FINAL = "attention entropy at its lowest", "attention entropy at the end
 
 @dataclass(frozen=True)
 class TextDepth(RandomExperiment):
-    """Entropy of every layer's attention over training by Adam, for several depths and rates, beside the values released for WikiText-2."""
+    """Entropy of every layer's attention over training by Adam, for several depths and rates, with the values released for WikiText-2."""
 
-    text: str = field(default="", metadata={"help": "plain-text file to learn; the shipped text if empty"})
-    held_out: str = field(default="", metadata={"help": "file on which attention is measured; the last fifth of the text if empty"})
-    layers: tuple[int, ...] = setting((1, 3, 5), ge=1, le=10, help="of each decoder")
+    text: str = field(default="", metadata={"help": "plain-text file to learn (empty: the shipped text)"})
+    held_out: str = field(default="", metadata={"help": "file on which attention is measured (empty: the last fifth of the text)"})
+    layers: tuple[int, ...] = setting((1, 3, 5), ge=1, le=10, help="numbers of layers, one per decoder")
     rates: tuple[float, ...] = setting((1e-2, 1e-3, 1e-4), gt=0, help="learning rates of Adam")
-    steps: int = setting(1000, ge=1, help="of training")
-    words: int = setting(3000, ge=10, help="largest vocabulary")
-    dim: int = setting(200, ge=2, help="width of stream and MLP, an even number")
-    measurements: int = setting(30, ge=1, help="of attention, evenly over the training, besides the start")
-    windows: int = setting(100, ge=1, help="on which attention is measured")
+    steps: int = setting(1000, ge=1, help="steps of training")
+    words: int = setting(3000, ge=10, help="largest number of words in the vocabulary")
+    dim: int = setting(200, ge=2, help="width of the residual stream and the MLP, an even number")
+    measurements: int = setting(30, ge=1, help="measurements of attention, evenly spaced over the training, besides the start")
+    windows: int = setting(100, ge=1, help="number of held-out windows on which attention is measured")
 
     name: ClassVar[str] = "scan_snap.text_depth"
     sources: ClassVar[tuple[Source, ...]] = (JOMA, Source("merity2017pointer"), Source("kingma2015adam"))

@@ -1,4 +1,4 @@
-"""Sparsity of attention against the learning rate (Figure 10), in a language model of one layer that learns a text."""
+"""Sparsity of attention against the learning rate (Figure 10), in a one-layer language model that is trained on a text."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -25,14 +25,14 @@ SEED_STRIDE = 1000  # distance between the seeds of two experiments, so that the
 class TextRates(RandomExperiment):
     """Entropy of attention after training by gradient descent at several rates, with a few seeds each."""
 
-    text: str = field(default="", metadata={"help": "plain-text file to learn; the shipped text if empty"})
-    held_out: str = field(default="", metadata={"help": "file on which attention is measured; the last fifth of the text if empty"})
-    rates: tuple[float, ...] = setting((1.0, 2.0, 3.0, 4.0, 5.0), gt=0, help="learning rates; the first layer's MLP learns at twice that")
+    text: str = field(default="", metadata={"help": "plain-text file to learn (empty: the shipped text)"})
+    held_out: str = field(default="", metadata={"help": "file on which attention is measured (empty: the last fifth of the text)"})
+    rates: tuple[float, ...] = setting((1.0, 2.0, 3.0, 4.0, 5.0), gt=0, help="learning rates; the first layer's MLP has twice the rate")
     seeds: int = setting(3, ge=1, help="runs of each rate; the paper has five")
-    steps: int = setting(600, ge=1, help="of training")
-    words: int = setting(3000, ge=10, help="largest vocabulary")
-    dim: int = setting(200, ge=2, help="width of stream and MLP, an even number")
-    windows: int = setting(100, ge=1, help="on which attention is measured")
+    steps: int = setting(600, ge=1, help="steps of training")
+    words: int = setting(3000, ge=10, help="largest number of words in the vocabulary")
+    dim: int = setting(200, ge=2, help="width of the residual stream and the MLP, an even number")
+    windows: int = setting(100, ge=1, help="number of held-out windows on which attention is measured")
 
     name: ClassVar[str] = "scan_snap.text_rates"
     sources: ClassVar[tuple[Source, ...]] = (FIGURE, Source("merity2017pointer"))

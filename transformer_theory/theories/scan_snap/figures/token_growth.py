@@ -32,7 +32,7 @@ class TokenGrowth(Experiment):
 
     classes: int = setting(2, ge=2, help="number K of classes")
     vocab_size: int = setting(1000, ge=2, help="number M of next tokens, at least K")
-    distinct: int = setting(10, ge=2, help="distinct tokens of each class, of weights 0.1 to 1")
+    distinct: int = setting(10, ge=2, help="distinct tokens per class, with weights 0.1 to 1")
     common_share: float = setting(0.2, ge=1e-6, le=0.999, help="probability of the common token in each class")
     eta_y: float = setting(1.0, ge=1e-2, le=1e3, help="learning rate of the decoder")
     eta_z: float = setting(0.01, ge=1e-6, le=1, help="learning rate of attention")

@@ -169,8 +169,8 @@ def _velocity(classes: SequenceClasses):
     def velocity(s: float, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         f = feature_map(logits)
         x = scaled_gain(w * s, M, 1.0)
-        # gamma_kn q_kn; (M-1) / (M-1 + e^x) is written as 1 / (1 + e^{x - ln(M-1)}), and the exponent is capped below the overflow
-        # of exp at 709, where the fraction is zero to double precision.
+        # gamma_kn q_kn. Write (M-1) / (M-1 + e^x) as 1 / (1 + e^{x - ln(M-1)}) and cap the exponent below the overflow of exp at 709;
+        # there the fraction is zero to double precision.
         pull = ((M - 1) / M * x)[:, None] * q / (1 + np.exp(np.minimum(x - math.log(M - 1), 700.0)))
         a = inverse_gram(f) @ pull
         g = a.T @ f

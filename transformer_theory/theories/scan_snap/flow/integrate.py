@@ -25,8 +25,8 @@ from ....core.validation import positive
 from ..closed_form import check_horizon
 
 EXACT, MODIFIED, LEMMA4, CLOSED = "exact flow", "modified flow", "Lemma 4", "closed form"  # names of the four dynamics
-SECOND_RUN_FACTOR = 30.0  # tolerance of the second run, in units of that of the first
-AGREEMENT_FACTOR = 100.0  # largest difference of the runs, in units of the second tolerance
+SECOND_RUN_FACTOR = 30.0  # tolerance of the second run, relative to the first
+AGREEMENT_FACTOR = 100.0  # largest accepted difference of the runs, relative to the second tolerance
 MAX_EVALUATIONS = 100_000  # largest number of evaluations of the rate per run: a stiff flow would take hours
 Method = Literal["DOP853", "LSODA"]
 
@@ -41,7 +41,7 @@ class Flow:
         dynamics: ``EXACT``, ``MODIFIED`` or ``LEMMA4``.
         times: times in steps, ``[t]``.
         logits: Z, ``[t, Q, S]``.
-        error: largest difference between these logits and those of a second run with a 30 times larger tolerance.
+        error: largest difference from the logits of a second run with 30 times the tolerance.
     """
 
     dynamics: str

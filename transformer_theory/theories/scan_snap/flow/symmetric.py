@@ -52,7 +52,7 @@ class SymmetricFlow:
         times: times in steps, ``[t]``.
         common: logits of the common tokens, ``[t, C]``.
         distinct: logits of a class's own tokens, ``[t, D]``.
-        error: largest difference between these logits and those of a second run with 30 times the tolerance.
+        error: largest difference from the logits of a second run with 30 times the tolerance.
     """
 
     dynamics: str
@@ -176,8 +176,8 @@ def _rate(classes: SymmetricClasses, decoder_rate, ratio: float) -> Rate:
         u, v, x = state[:C], state[C : C + D], state[C + D : decoder]
         f = feature_map(state[decoder:])
         fc, fd = f[:C], f[C:]
-        # The probabilities relative to that of the class's own next token are e^{-A} and e^{-B}; dividing by their sum normalises them. In
-        # a trial step of the integrator A or B may be very negative; the bound keeps exp finite, so that only the step fails.
+        # Relative to the class's own next token, the probabilities are e^{-A} and e^{-B}; dividing by their sum normalises them.
+        # In a trial step of the integrator A or B may be very negative. The bound keeps exp finite, so that only this step fails.
         others, rest = math.exp(-max(float(fd @ v), -700.0)), math.exp(-max(float(fc @ u + fd @ x), -700.0))
         total = 1 + (K - 1) * others + rest_size * rest
         others, rest = others / total, rest / total

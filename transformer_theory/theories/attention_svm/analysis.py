@@ -124,7 +124,7 @@ class Analysis:
             :func:`~.selection.attention_threshold`.
         construction: matrix that proves the best tokens feasible without optimisation, if its sufficient condition applies.
         first_step: smallest relative margin of the best tokens after the first step from W = 0 (:func:`~.selection.first_step_condition`).
-        states: states of descent; the first is that of step 0.
+        states: states of descent; the first is the state at step 0.
         null: null distribution of the cosine, from the last W with random signs (:func:`~.in_networks.alignment`); None if there is none.
     """
 

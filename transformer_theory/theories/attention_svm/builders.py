@@ -160,7 +160,7 @@ def sequence_to_sequence(
     forbidden = (~allowed.expand(*trials, n, q, T).gather(-1, select[..., None]).squeeze(-1)).nonzero()
     if len(forbidden):
         *_, i, k = forbidden[0].tolist()
-        raise ValueError(f"select must hold allowed tokens, but query {k} of input {i} may not attend to the token it selects")
+        raise ValueError(f"select must contain allowed tokens, but query {k} of input {i} may not attend to the token it selects")
     # The mask is the same in all trials and the selected tokens are allowed. So every trial loses equally many constraints, and the rest
     # can be reshaped to a batch.
     permitted = allowed.reshape(n * q, T)[pair, pairs.token]

@@ -143,7 +143,7 @@ def stack(problems: Sequence[Constraints]) -> Constraints:
     for problem in problems:
         check_type("every problem", problem, Constraints, hint=HINT)
     if not problems:
-        raise ValueError("problems must hold at least one, got none")
+        raise ValueError("problems must contain at least one problem, got none")
     # A zero difference with the right-hand side -1 holds strictly for every W, so padding changes no solution and no active set.
     longest = max(len(problem) for problem in problems)
 
@@ -155,5 +155,5 @@ def stack(problems: Sequence[Constraints]) -> Constraints:
         return padded
 
     if len({(problem.difference.shape[-1], problem.query.shape[-1], problem.batch) for problem in problems}) > 1 or problems[0].batch:
-        raise ValueError("problems must be single ones on matrices of one shape; stack each shape separately")
+        raise ValueError("problems must be single problems on matrices of one shape; stack each shape separately")
     return Constraints(**{field.name: column(field.name, -1 if field.name == "rhs" else 0) for field in fields(Constraints)})

@@ -3,7 +3,7 @@ r"""The token-priority graphs of next-token data.
 The last token k of a sequence of token ids is the query. The label is the token that comes next, and it occurs in the sequence. The graph
 :math:`G_k` has an edge from the label to every other token of each sequence that ends in k. Within a strongly connected component every
 token has a path to every other one, so no token has priority; between components the priority is strict. :mod:`.next_token` states the
-consequences for attention. The definitions are those of :cite:t:`li2024mechanics`.
+consequences for attention. The definitions come from :cite:t:`li2024mechanics`.
 """
 
 from dataclasses import dataclass

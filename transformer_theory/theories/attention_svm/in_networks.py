@@ -287,7 +287,7 @@ class AlignmentMetric(Metric):
         if stored is not None and stored.shape[1:] == tokens.shape[1:]:
             tokens = torch.cat([stored, tokens])[: self.max_samples]
         elif stored is not None and len(stored):
-            tokens = stored  # sequences of different lengths form no tensor: the earlier ones stay
+            tokens = stored  # sequences of different lengths cannot form one tensor; the earlier ones stay
         self.tokens[place], self.bilinear[place], self.foreign[place] = tokens, W, foreign
 
 

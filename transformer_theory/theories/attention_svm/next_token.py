@@ -111,7 +111,7 @@ def finite_part(
     embeddings = embeddings.detach()
     actual = priority_graph(ids, labels, tokens=graph.tokens)
     if actual.component.keys() != graph.component.keys() or any(not actual.component[k].equal(v) for k, v in graph.component.items()):
-        raise ValueError("graph must be that of these ids and labels; priority_graph(ids, labels, tokens=K) makes it")
+        raise ValueError("graph must belong to these ids and labels; priority_graph(ids, labels, tokens=K) makes it")
     basis = finite_span(graph, embeddings)
     name = torch.stack([graph.component[k] for k in ids[:, -1].tolist()])  # [n, K]
     same_component = name.gather(1, ids) == name.gather(1, labels[:, None])

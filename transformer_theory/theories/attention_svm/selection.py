@@ -58,10 +58,10 @@ def neighbour_advantage(
     *batch, n, T = scores.shape
     check_positions("select", select, (*batch, n), T)
     if solution.margins.shape != (*batch, len(pairs)):
-        raise ValueError(f"solution must be that of the {len(pairs)} pairs, got one with margins {list(solution.margins.shape)}")
+        raise ValueError(f"solution must belong to the {len(pairs)} pairs, got one with margins {list(solution.margins.shape)}")
     for name, index, size in (("inputs", pairs.input, n), ("tokens", pairs.token, T)):
         if index.numel() and int(index.max()) >= size:
-            raise ValueError(f"pairs must be of the {size} {name} that scores {list(scores.shape)} have, got number {int(index.max())}")
+            raise ValueError(f"pairs must refer to the {size} {name} of scores {list(scores.shape)}, got number {int(index.max())}")
     difference = scores.flatten(-2).gather(-1, pairs.input * T + pairs.token)
     difference = difference - scores.gather(-1, select[..., None]).squeeze(-1).gather(-1, pairs.input)
     advantage = difference.masked_fill(~solution.binding(tol=tol), -torch.inf)
@@ -117,9 +117,9 @@ def locally_optimal(
 def attention_threshold(tokens: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
     r"""Returns the smallest share s of the attention of each input for which its most attended token counts as selected.
 
-    Two conditions must hold: s is a majority, and the odds :math:`s/(1 - s)` are at least 16 times those of uniform attention,
-    :math:`1/(T - 1)`. The majority alone means little for few tokens: one of two tokens always has it. Attention without any preference
-    seldom reaches these odds: with independent normal logits of variance one, 5 % of inputs with two tokens do, and fewer with more tokens.
+    Two conditions must hold: s is a majority, and the odds :math:`s/(1 - s)` are at least 16 times the odds :math:`1/(T - 1)` under uniform
+    attention. The majority alone means little for few tokens: one of two tokens always has it. Attention without any preference seldom
+    reaches these odds: with independent normal logits of variance one, 5 % of inputs with two tokens do, and fewer with more tokens.
     The threshold is a choice of this library.
 
     Args:

@@ -91,7 +91,7 @@ class MaxMargins:
         W: the solutions, ``[B, d_x, d_z]``.
         dual, margins, rhs: as in :class:`MaxMargin`, ``[B, m]``.
         norm, kkt, gap: as in :class:`MaxMargin`, ``[B]``.
-        failures: for each problem the exception that the solver of a single problem raises, or None if it was solved.
+        failures: per problem, the exception that the solver of a single problem would raise, or None if the problem was solved.
         complementary_rank: as in :class:`MaxMargin`, ``[B]``; nuclear norm only.
     """
 

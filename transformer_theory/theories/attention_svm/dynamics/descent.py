@@ -5,10 +5,10 @@ Weights W (:class:`State`):
 .. math:: W \leftarrow W - \eta\, g / (\|g\|_F + \epsilon), \qquad g = \nabla L(W) + 2\lambda W .
 
 The factors of :math:`W = K Q^\top` (:class:`Factors`) each take such a step, normalised separately, with
-:math:`g_K = \nabla L(W)\, Q + 2\lambda K` and :math:`g_Q = \nabla L(W)^\top K + 2\lambda Q`. With :math:`\epsilon = \lambda = 0` the step is
-exact to rounding for any norm of the weights (:mod:`.gradient`). In the runs of :cite:t:`tarzanagh2023transformers` both are the rounding
-unit: :math:`\epsilon` then stops a run whose gradient underflows, and the penalty :math:`\lambda(\|K\|_F^2 + \|Q\|_F^2)` matters, since the
-gradient soon becomes as small. :cite:t:`vasudeva2025implicit` study normalised descent.
+:math:`g_K = \nabla L(W)\, Q + 2\lambda K` and :math:`g_Q = \nabla L(W)^\top K + 2\lambda Q`. With :math:`\epsilon = \lambda = 0` the step
+is exact to rounding for any norm of the weights (:mod:`.gradient`). In the runs of :cite:t:`tarzanagh2023transformers` both are the
+rounding unit: :math:`\epsilon` then stops a run whose gradient underflows, and the penalty :math:`\lambda(\|K\|_F^2 + \|Q\|_F^2)` matters,
+since the gradient soon becomes as small. :cite:t:`vasudeva2025implicit` study normalised descent.
 """
 
 from collections.abc import Callable, Iterable, Iterator

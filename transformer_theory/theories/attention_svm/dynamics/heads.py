@@ -1,8 +1,8 @@
 r"""Heads: functions that predict from the attention-weighted mixture of tokens, :math:`f_i = Y_i\, h(X_i^\top s_i)`.
 
 A head maps mixtures ``[..., n, d]`` to (values :math:`h(o)` ``[..., n]``, gradients :math:`\nabla h(o)` ``[..., n, d]``), row by row. The
-*gain* of a token is :math:`\gamma_{i,t} = Y_i \nabla h(o_i)^\top x_{i,t}`. For the linear head :math:`h(o) = v^\top o` the gain is the score of
-the token and constant during training (:class:`~..problem.Instance`). For other heads the gains change as attention moves
+*gain* of a token is :math:`\gamma_{i,t} = Y_i \nabla h(o_i)^\top x_{i,t}`. For the linear head :math:`h(o) = v^\top o` the gain is the
+score of the token and constant during training (:class:`~..problem.Instance`). For other heads the gains change as attention moves
 (:class:`HeadInstance`). :cite:t:`tarzanagh2023transformers` use a one-layer network as head.
 """
 
@@ -89,7 +89,7 @@ def differentiable(f: Callable[[Tensor], Tensor]) -> Head:
     """Returns a head from any function of torch tensors, with gradients by automatic differentiation.
 
     Args:
-        f: function from mixtures ``[..., n, d]`` to values ``[..., n]``, row by row, such as a ``torch.nn.Module`` followed by ``squeeze(-1)``.
+        f: function from mixtures ``[..., n, d]`` to values ``[..., n]``, row by row; a ``torch.nn.Module`` followed by ``squeeze(-1)``.
     """
 
     def head(mixture: Tensor) -> tuple[Tensor, Tensor]:

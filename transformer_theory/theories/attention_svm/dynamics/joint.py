@@ -1,24 +1,24 @@
-r"""Joint descent on a prompt p and the head v: two max-margin problems, the second of which depends on the first.
+r"""Joint descent on a prompt p and the head v, whose limits solve two max-margin problems; that of p depends on that of v.
 
-Input i has tokens :math:`x_{i,t}`, keys :math:`k_{i,t}` and a label :math:`Y_i = \pm 1`; attention comes from one prompt for all inputs:
+Input i has tokens :math:`x_{i,t}`, keys :math:`k_{i,t}` and a label :math:`Y_i = \pm 1`. One prompt determines the attention of all inputs:
 
 .. math:: f_i(v, p) = v^\top X_i^\top \operatorname{softmax}(K_i p), \qquad L(v, p) = \tfrac1n \sum_i \ell(Y_i f_i(v, p)).
 
-Once attention selects the tokens :math:`a_i`, the head separates the labels as a hard-margin classifier of those tokens does,
+Once attention selects the tokens :math:`a_i`, the head separates the labels like a hard-margin classifier of these tokens,
 :math:`v_{mm} = \arg\min \|v\|` subject to :math:`Y_i v^\top x_{i,a_i} \ge 1`. If every input is a support vector of :math:`v_{mm}`, the
 prompt goes to :math:`p_{mm} = \arg\min\|p\|` subject to :math:`(k_{i,a_i} - k_{i,t})^\top p \ge 1`. Otherwise it goes to
-:math:`p_{relax}`, for which that margin is required of the support vectors only and :math:`\ge 0` of the other inputs: these have label
-margin to spare, and attention need not be sharp on them. Theorem: :cite:t:`tarzanagh2023maxmargin` on joint convergence, for the
-regularisation path.
+:math:`p_{relax}`: the margin must be at least 1 only for support vectors, and at least 0 for the other inputs. Their label margin exceeds
+1, and attention need not be sharp on them. :cite:t:`tarzanagh2023maxmargin` prove this joint convergence for the regularisation path.
 
-How much less margin descent requires of them depends on the growth of v relative to p; this library derives it for steps of equal length.
-Input i pulls at the prompt with :math:`|\ell'(f_i)|(1 - s_{i,a_i})`, whose logarithm is minus the sum of its two margins, in v and in p.
-With equal steps :math:`\|p\| \approx \|v\|`, and the pulls balance if
+For descent, the margin that these inputs need depends on the growth of v relative to p. This library derives it for steps of equal length.
+Input i contributes to the gradient in p in proportion to :math:`|\ell'(f_i)|(1 - s_{i,a_i})`, whose logarithm is minus the sum of its
+margins in v and in p. With equal steps :math:`\|p\| \approx \|v\|`, and the contributions balance if
 
-.. math:: (k_{i,a_i} - k_{i,t})^\top p \;\ge\; \max\Big(0,\; 1 - (Y_i v_{mm}^\top x_{i,a_i} - 1)\,\frac{\|p\|}{\|v_{mm}\|}\Big),
+.. math:: (k_{i,a_i} - k_{i,t})^\top p \;\ge\; \max\Big(0,\; 1 - (Y_i v_{mm}^\top x_{i,a_i} - 1)\,\frac{\|p\|}{\|v_{mm}\|}\Big).
 
-a problem for p that has one fixed point, :math:`p_{eq}`. It lies between :math:`p_{mm}` and :math:`p_{relax}`, and is :math:`p_{relax}` if
-the other inputs have enough label margin to spare.
+The right-hand side contains the norm of p, so the prediction is a fixed point: :math:`p_{eq}` is the shortest p for the right-hand side
+with the norm of :math:`p_{eq}`. It is unique, and its norm lies between the norms of :math:`p_{relax}` and :math:`p_{mm}`. It equals
+:math:`p_{relax}` if the label margins of the other inputs are large enough.
 """
 
 from collections.abc import Sequence
@@ -40,22 +40,22 @@ from ..validation import check_nonnegative, check_real, check_shape, check_signs
 from .gradient import check_scale, unit
 from .losses import LOGISTIC, Loss, check_loss
 
-EXPONENT_MAX = 690.0  # exp of more overflows
-FIXED_POINT_RTOL = 1e-9  # norms of two solutions that differ by less are equal
+EXPONENT_MAX = 690.0  # exp stays finite up to this
+FIXED_POINT_RTOL = 1e-9  # largest relative difference of equal norms
 
 
 @dataclass(frozen=True)
 class JointInstance:
-    r"""Tokens with labels, for which prompt and head are both trained; batched over independent trials.
+    r"""Tokens with labels on which prompt and head are trained jointly, batched over independent trials.
 
     Attributes:
-        tokens: x, ``[*trials, n, T, d]``, float64; numpy arrays, float32 and integers are converted, here and below.
+        tokens: x, ``[*trials, n, T, d]``, float64. For this and all other tensors, numpy arrays, float32 and integers are converted.
         labels: Y, -1 or 1, ``[*trials, n]``.
-        keys: k, ``[*trials, n, T, d_k]``; the tokens by default.
+        keys: k, ``[*trials, n, T, d_k]``. None: the tokens.
 
     Raises:
-        TypeError: an argument that is no tensor or array.
-        ValueError: shapes that do not fit, values that are not finite, or labels other than -1 and 1.
+        TypeError: an argument is not a tensor or array.
+        ValueError: shapes do not fit, a value is not finite, or a label is not -1 or 1.
     """
 
     tokens: Float[Tensor, "*trials n T d"]
@@ -76,23 +76,23 @@ class JointInstance:
 
     @property
     def key_vectors(self) -> Float[Tensor, "*trials n T d_k"]:
-        """:attr:`keys`, which are the tokens by default."""
+        """:attr:`keys`, or the tokens if no keys were passed."""
         assert self.keys is not None
         return self.keys
 
     def prompt(self, v: Float[Tensor, "*trials d"]) -> Instance:
-        r"""The problem for p with the head held fixed: scores :math:`Y_i v^\top x_{i,t}`, query 1."""
+        r"""Returns the problem for p at a fixed head v, with scores :math:`Y_i v^\top x_{i,t}` and query 1."""
         scores = self.labels[..., None] * (self.tokens @ v[..., None, :, None]).squeeze(-1)
         return Instance(self.key_vectors, torch.ones_like(self.labels)[..., None], scores)
 
     def attention(self, p: Float[Tensor, "*trials d_k"]) -> Float[Tensor, "*trials n T"]:
-        """Attention weights; rows sum to one."""
+        """Returns the attention weights; rows sum to one."""
         return (self.key_vectors @ p[..., None, :, None]).squeeze(-1).softmax(-1)
 
     def predictions(self, state: "JointState") -> Float[Tensor, "*trials n"]:
-        """Y f, label included."""
-        pooled = (self.attention(state.p)[..., None, :] @ self.tokens).squeeze(-2)
-        return self.labels * (pooled @ state.v[..., None]).squeeze(-1)
+        """Returns the predictions Y f, label included."""
+        mixture = (self.attention(state.p)[..., None, :] @ self.tokens).squeeze(-2)
+        return self.labels * (mixture @ state.v[..., None]).squeeze(-1)
 
 
 @dataclass(frozen=True)
@@ -115,23 +115,23 @@ def joint_descent(
     loss: Loss = LOGISTIC,
     eps: tuple[float, float] = (0.0, 0.0),
 ) -> JointState:
-    r"""Normalised descent on p and v at once, each with its own norm: :math:`p \leftarrow p - \eta\nabla_p L/\|\nabla_p L\|`, and so for v.
+    r"""Runs descent on p and v at once: :math:`p \leftarrow p - \eta\nabla_p L/\|\nabla_p L\|` and likewise for v, normalised separately.
 
     Both gradients are exact for any norm of p and v if the loss has an exact logarithm of its slope (``Loss.log``).
 
     Args:
         instance: the problems, one or a batch of trials.
-        state: the start, or what an earlier run returned.
+        state: the first state, or the result of an earlier run.
         steps: number of steps.
         rate: :math:`\eta`, the length of each step.
-        loss: of the prediction, label included.
-        eps: added to the norms of the gradients in p and in v, as in the released run, which then stops moving; 0 is exact.
+        loss: loss of the prediction, label included.
+        eps: numbers added to the norms of the gradients in p and in v; 0 is exact. In the released run they eventually stop descent.
     Returns:
         The state after these steps; another call continues exactly from it.
     Raises:
-        ValueError: ``steps`` is negative, ``rate`` not positive and finite, ``eps`` negative or not finite; the state does not belong to
-            the instance; tokens or keys out of range (:func:`~.gradient.check_scale`); or the weights overflow.
-        TypeError: an argument of another type.
+        ValueError: ``steps`` is negative, ``rate`` is not positive and finite, ``eps`` is negative or not finite, the state does not belong
+            to the instance, tokens or keys are out of range (:func:`~.gradient.check_scale`), or the weights overflow.
+        TypeError: an argument has the wrong type.
     """
     integers(minimum=0, steps=steps)
     positive(rate=rate)
@@ -168,46 +168,46 @@ def _check_state(instance: JointInstance, state: JointState) -> None:
 
 @no_type_check
 def _descent_directions(signed: Tensor, keys: Tensor, p: Tensor, v: Tensor, loss: Loss) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Negative gradients in p and v, each as a direction and the logarithm of its scale: n times the gradient is minus e^scale direction.
+    """Returns the negative gradients in p and v, each as a direction and a logarithmic scale: -n gradient = e^scale direction.
 
-    As in :mod:`.gradient`; here the slope of the loss is always part of the scale. ``signed`` are the tokens times the labels.
+    The formulas are in :mod:`.gradient`; here the scale always includes the slope of the loss. ``signed`` holds tokens times labels.
     """
     scores = (signed @ v[..., None, :, None]).squeeze(-1)
     logits = (keys @ p[..., None, :, None]).squeeze(-1)
     highest, top = logits.max(-1, keepdim=True)
     share = logits.softmax(-1)
-    pull = loss.log_slope((share * scores).sum(-1, keepdim=True))
+    log_slope = loss.log_slope((share * scores).sum(-1, keepdim=True))
     delta = scores - scores.gather(-1, top)
-    # As in :mod:`.gradient`: tokens with the score of the most attended one have no pull, so they do not determine the scale.
-    level = (logits - highest + pull).masked_fill(delta == 0, -torch.inf)
+    # As in :mod:`.gradient`, tokens with the same score as the most attended one exert no pull, so they must not determine the scale.
+    level = (logits - highest + log_slope).masked_fill(delta == 0, -torch.inf)
     scale_p = level.amax((-2, -1), keepdim=True).clamp(min=-1e300)
     scaled = (level - scale_p).exp() * share.gather(-1, top) * delta
     coefficient = scaled - share * scaled.sum(-1, keepdim=True)
-    scale_v = pull.amax(-2, keepdim=True)
-    pooled = (share[..., None, :] @ signed).squeeze(-2)
+    scale_v = log_slope.amax(-2, keepdim=True)
+    mixture = (share[..., None, :] @ signed).squeeze(-2)
     direction_p = (coefficient[..., None] * keys).sum((-3, -2))
-    direction_v = ((pull - scale_v).exp() * pooled).sum(-2)
+    direction_v = ((log_slope - scale_v).exp() * mixture).sum(-2)
     return direction_p, scale_p.squeeze(-1), direction_v, scale_v.squeeze(-1)
 
 
 @no_type_check
 def _normalised(vector: Tensor, eps: float, scale: Tensor) -> Tensor:
-    """The gradient divided by its norm plus ``eps``, for a gradient of e^scale ``vector``."""
-    # g / (|g| + eps) = unit / (1 + eps / |g|), where |g| may underflow: its logarithm does not.
+    """Returns the gradient g = e^scale ``vector`` divided by its norm plus ``eps``."""
+    # g / (|g| + eps) = unit / (1 + eps / |g|). The norm |g| may underflow, but its logarithm cannot.
     direction, log_size = unit(vector, over=-1)
     return direction / (1 + eps * (-scale - log_size).clamp(max=EXPONENT_MAX).exp()) if eps else direction
 
 
 @dataclass(frozen=True)
 class JointTargets:
-    """The directions that the theory predicts for joint descent that selects given tokens.
+    """The directions that the theory predicts for joint descent with a given selection.
 
     Attributes:
-        head: v_mm, its ``W`` is ``[d, 1]``.
-        sharp: p_mm, ``W`` ``[d_k, 1]``.
-        relaxed: p_relax, ``W`` ``[d_k, 1]``; equal to ``sharp`` if every input is a support vector.
-        equal_steps: p_eq, ``W`` ``[d_k, 1]``, for descent that moves p and v by equal lengths.
-        support: which inputs are support vectors of the head, ``[n]``.
+        head: v_mm; its ``W`` is ``[d, 1]``.
+        sharp: p_mm; its ``W`` is ``[d_k, 1]``.
+        relaxed: p_relax, of the same shape; equal to ``sharp`` if every input is a support vector.
+        equal_steps: p_eq, of the same shape, for descent with steps of equal length on p and v.
+        support: mask of the inputs that are support vectors of the head, ``[n]``.
     """
 
     head: MaxMargin
@@ -225,18 +225,18 @@ class JointTargets:
 @single_threaded
 @converted(int64=("select",))
 def joint_targets(instance: JointInstance, select: Int[Tensor, " n"], *, tol: float = 1e-6) -> JointTargets:
-    """The max-margin problems of a single instance whose attention selects ``select``.
+    """Solves the max-margin problems of a single instance whose attention selects the tokens ``select``.
 
     Args:
         instance: a single problem.
         select: position of the selected token of each input, ``[n]``.
-        tol: an input whose label margin is at most 1 + tol is a support vector.
+        tol: largest excess over 1 of the label margin of a support vector.
     Returns:
-        The solutions, each verified.
+        The verified solutions.
     Raises:
-        Infeasible: the labels of the selected tokens cannot be separated, or their keys not selected.
-        TypeError: an argument of another type.
-        ValueError: a batch of trials, positions of another shape or outside 0..T-1, or a tolerance that is negative or not finite.
+        Infeasible: no head separates the labels of the selected tokens, or no prompt selects the tokens.
+        TypeError: an argument has the wrong type.
+        ValueError: ``instance`` is a batch, positions have a wrong shape or are outside 0..T-1, or ``tol`` is negative or not finite.
     """
     _check_instance(instance)
     check_nonnegative(tol=tol)
@@ -245,8 +245,9 @@ def joint_targets(instance: JointInstance, select: Int[Tensor, " n"], *, tol: fl
             f"instance must be a single problem, got trials {list(instance.labels.shape[:-1])}; make an instance of one of them"
         )
     pairs = prompt(instance.key_vectors, select)
-    chosen = instance.tokens[torch.arange(len(select)), select]
-    head = frobenius_max_margin(Constraints(instance.labels[:, None] * chosen, torch.ones_like(chosen[:, :1])))
+    selected = instance.tokens[torch.arange(len(select)), select]
+    # The head is a W with one column: differences Y x and queries 1.
+    head = frobenius_max_margin(Constraints(instance.labels[:, None] * selected, torch.ones_like(selected[:, :1])))
     support = head.margins <= 1 + tol
     sharp = frobenius_max_margin(pairs)
     relaxed = frobenius_max_margin(replace(pairs, rhs=support[pairs.input].double()))
@@ -254,9 +255,9 @@ def joint_targets(instance: JointInstance, select: Int[Tensor, " n"], *, tol: fl
 
 
 def _equal_steps(pairs: Constraints, head: MaxMargin, sharp: MaxMargin, relaxed: MaxMargin) -> MaxMargin:
-    """The solution p_eq of the problem in the module docstring, whose right-hand side depends on the norm of the solution.
+    """Returns the solution p_eq of the problem in the module docstring, whose right-hand side depends on the norm of the solution.
 
-    Larger norms in the right-hand side require smaller margins and give shorter solutions, so there is exactly one fixed point.
+    A larger norm in the right-hand side requires smaller margins and gives a shorter solution, so there is exactly one fixed point.
     """
     from scipy.optimize import brentq
 
@@ -265,10 +266,9 @@ def _equal_steps(pairs: Constraints, head: MaxMargin, sharp: MaxMargin, relaxed:
     def solve(norm: float) -> MaxMargin:
         return frobenius_max_margin(replace(pairs, rhs=(1 - spare * norm).clamp(min=0.0)))
 
-    # Right-hand sides lie between those of p_relax and p_mm, so the two norms bracket the fixed point. Where it coincides with one of the
-    # two, that solution is returned, since root finding needs a change of sign.
-    least = solve(relaxed.norm)
-    if least.norm <= relaxed.norm * (1 + FIXED_POINT_RTOL):
+    # The right-hand sides lie between those of p_relax and p_mm, so the two norms bracket the fixed point. If the fixed point is at an end
+    # of the bracket, that solution is returned, since root finding needs a change of sign.
+    if solve(relaxed.norm).norm <= relaxed.norm * (1 + FIXED_POINT_RTOL):
         return relaxed
     if not solve(sharp.norm).norm < sharp.norm * (1 - FIXED_POINT_RTOL):
         return sharp

@@ -42,8 +42,8 @@ def mirror_descent(instance: Instance, state: State, *, power: float, steps: int
     integers(minimum=0, steps=steps)
     positive(rate=rate)
     check_state(instance, state, State)
-    # The steps update the dual variable, which is the gradient of the potential at W; W follows from it. Recomputing the dual variable from W
-    # in every step would add rounding errors of the powers.
+    # The steps update the dual variable, which is the gradient of the potential at W; W follows from it. Recomputing the dual variable
+    # from W in every step would add rounding errors of the powers.
     data, W = Gradient(instance, loss), state.W
     dual = signed_power(W, power - 1)
     for _ in range(steps):

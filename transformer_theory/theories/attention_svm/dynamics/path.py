@@ -2,8 +2,8 @@ r"""The regularisation path: the weights of least loss within a ball, as the bal
 
 .. math:: W_R = \arg\min_{\|W\|_F \le R} L(W), \qquad (K_R, Q_R) = \arg\min_{\|K\|_F^2 + \|Q\|_F^2 \le 2R} L(K Q^\top).
 
-If the optimal tokens are unique and one W can select them, :math:`W_R / R` tends to the direction of the max-margin solution in the Frobenius
-norm, and :math:`K_R Q_R^\top / R` to the directions of the max-margin solutions in the nuclear norm: the second ball is
+If the optimal tokens are unique and one W can select them, :math:`W_R / R` tends to the direction of the max-margin solution in the
+Frobenius norm, and :math:`K_R Q_R^\top / R` to the directions of the max-margin solutions in the nuclear norm: the second ball is
 :math:`\|W\|_\star \le R`, written in factors (:cite:t:`tarzanagh2023transformers`, :cite:t:`tarzanagh2023maxmargin`).
 
 The problem is not convex: descent from a random start can end at other tokens. Each ball is therefore solved from two sets of starts: new
@@ -136,7 +136,7 @@ def _follow(
         shape: shape of the parameters of one start.
     """
     if instance.trials:
-        raise ValueError(f"instance must be a single one, got a batch {list(instance.trials)}; select one trial of it")
+        raise ValueError(f"instance must be a single problem, got a batch {list(instance.trials)}; select one trial of it")
     for R in radii:
         positive(radii=R)
     if not len(radii) or any(b <= a for a, b in pairwise(radii)):
@@ -168,22 +168,23 @@ def _descend(
 
     @no_type_check
     def evaluate(candidate: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        W, up = push(data, norm * candidate)
-        return W, unit(up)[0], log_excess(W)
+        W, direction = push(data, norm * candidate)
+        return W, unit(direction)[0], log_excess(W)
 
     parameters, _ = unit(parameters)
-    W, up, excess = evaluate(parameters)
+    W, direction, excess = evaluate(parameters)
     rate, momentum = parameters.new_full((len(parameters), 1, 1), FIRST_STEP), parameters * 0
     for _ in range(steps):
-        candidate = parameters + MOMENTUM * momentum + up * rate
+        candidate = parameters + MOMENTUM * momentum + direction * rate
         candidate = candidate / torch.linalg.vector_norm(candidate, dim=(-2, -1), keepdim=True).clamp(min=1.0)
-        new_W, new_up, new_excess = evaluate(candidate)
+        new_W, new_direction, new_excess = evaluate(candidate)
         # A step that does not lower the loss is rejected: the momentum is reset, and the next step is shorter. The comparison uses the
         # logarithm of the excess loss, which has correct digits even if the losses themselves are equal in float64.
         better = (new_excess < excess)[:, None, None]
         momentum = torch.where(better, candidate - parameters, 0.0)
         rate = (rate * torch.where(better, LONGER, SHORTER)).clamp(*STEP_RANGE)
-        parameters, W, up = (torch.where(better, new, old) for new, old in ((candidate, parameters), (new_W, W), (new_up, up)))
+        updates = ((candidate, parameters), (new_W, W), (new_direction, direction))
+        parameters, W, direction = (torch.where(better, new, old) for new, old in updates)
         excess = torch.where(better.flatten(), new_excess, excess)
-    residual = (unit(parameters)[0] - up).square().sum((-2, -1)) / 2  # one minus the cosine, without cancellation
-    return parameters, W, excess, torch.where((up == 0).all(-1).all(-1), 0.0, residual)
+    residual = (unit(parameters)[0] - direction).square().sum((-2, -1)) / 2  # one minus the cosine, without cancellation
+    return parameters, W, excess, torch.where((direction == 0).all(-1).all(-1), 0.0, residual)

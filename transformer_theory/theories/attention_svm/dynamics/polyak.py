@@ -3,9 +3,9 @@ r"""Descent with the Polyak step, and the loss above its infimum without cancell
 .. math:: W \leftarrow W - \eta_k \nabla L(W), \qquad \eta_k = \frac{L(W) - L_\star}{\|\nabla L(W)\|_F^2},
     \qquad L_\star = \frac1n \sum_i \ell(\max_t \gamma_{i,t}),
 
-where :math:`L_\star` is the infimum of the loss if one W can select the optimal tokens (:cite:t:`vasudeva2025implicit`). For large W, loss and
-gradient decay at the same rate, so the length of a step is :math:`\|W_{mm}\|_F` or slightly less. Unlike the length of a normalised step, it
-depends on the data.
+where :math:`L_\star` is the infimum of the loss if one W can select the optimal tokens (:cite:t:`vasudeva2025implicit`). For large W, loss
+and gradient decay at the same rate, so the length of a step is :math:`\|W_{mm}\|_F` or slightly less. Unlike the length of a normalised
+step, it depends on the data.
 
 :math:`L - L_\star` is a difference of nearly equal numbers, far below the rounding error of L once attention is sharp. It is computed as
 
@@ -30,7 +30,7 @@ from .gradient import Gradient, unit
 from .losses import LOGISTIC, Loss, check_loss
 from .states import State, check_instance, check_state
 
-_gauss = np.polynomial.legendre.leggauss(8)  # on an interval of length at most one, eight nodes integrate the slope exactly to rounding
+_gauss = np.polynomial.legendre.leggauss(8)  # on an interval of length at most one, eight nodes integrate the slope to rounding accuracy
 NODES, LOG_WEIGHTS = torch.from_numpy((_gauss[0] + 1) / 2), torch.from_numpy(_gauss[1] / 2).log()
 RISE_MIN = 1e-250  # smaller differences of losses may have lost digits to underflow
 
@@ -77,8 +77,8 @@ class ExcessLoss:
         # For gaps below one, the integral is the gap times the mean slope, by Gauss-Legendre quadrature. The sum over the nodes is a
         # log-sum-exp of logarithms of slopes, so it cannot underflow.
         near = log_gap + (loss.log_slope(best[..., None] - gap.clamp(max=1.0)[..., None] * NODES) + LOG_WEIGHTS).logsumexp(-1)
-        # For larger gaps the two losses differ enough to be subtracted. If the difference underflows, the loss has an exponential tail, where
-        # it equals its slope, and the logarithm of the slope is exact: log(l(a) - l(b)) = low + log(1 - e^(log_slope - low)).
+        # For larger gaps the two losses differ enough to be subtracted. If the difference underflows, the loss has an exponential tail,
+        # where it equals its slope, and the logarithm of the slope is exact: log(l(a) - l(b)) = low + log(1 - e^(log_slope - low)).
         rise, low = loss.value(best - gap) - self.least, loss.log_slope(best - gap)
         tail = low + torch.log1p(-(self.log_slope - low).exp().clamp(max=1.0))
         far = torch.where((rise > RISE_MIN) & rise.isfinite(), rise.log(), tail)

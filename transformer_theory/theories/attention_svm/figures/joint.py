@@ -1,4 +1,4 @@
-"""Prompt and head trained together: two max-margin directions at once, and the relaxed one where some label margin is exceeded."""
+"""Prompt and head trained together: two max-margin directions, the prompt's relaxed if some input exceeds the label margin."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ ATTENTION, PROBABILITY = "attention on the selected token", "probability of the 
 CASES = {"tight": 1.0, "not tight": 1.5}  # the second coordinate of the last input's token
 CASE_NOTES = {
     "tight": "every input is a support vector of the head: p should go to p_mm",
-    "not tight": "the last input is no support vector of the head: p should go to p_relax",
+    "not tight": "the last input is not a support vector of the head: p should go to p_relax",
 }
 # The paper shows this example as pictures; these numbers come from its settings by plain autograd and a general convex solver.
 CURVES = {  # in the tight case, step -> mean over the inputs
@@ -37,24 +37,24 @@ COSINES = {  # at step 1000 with the released EPS
     "not tight": {"p_mm": 0.9875, "p_relax": 0.9992},
 }
 EPS = (1e-19, 1e-9)  # added to the norms of the two gradients in the released run
-OBJECTIVES = {"tight": {"p_mm": 0.94444, "v_mm": 0.5}, "not tight": {"p_mm": None, "v_mm": None}}  # half the squared norms
+OBJECTIVES = {"tight": {"p_mm": 0.94444, "v_mm": 0.5}, "not tight": {"p_mm": None, "v_mm": None}}  # half the squared norm
 PROMPT, HEAD, GREY = COLOURS["attention_svm"], COLOURS["scan_snap"], COLOURS["null"]
 DASHED, DOTTED = (0, (4, 3)), (0, (1, 1.5))
 
 
 def published_joint(case: str) -> JointInstance:
-    """The published example: three inputs of two tokens, one of them zero; ``"tight"`` or ``"not tight"``."""
-    chosen = torch.tensor([[1.0, 1.0], [1.0, -1.0], [0.5, CASES[case]]], dtype=torch.float64)
-    return JointInstance(torch.stack([torch.zeros_like(chosen), chosen], 1), torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64))
+    """Returns the published example: three inputs of two tokens, of which the first is zero; ``case`` is a key of CASES."""
+    selected = torch.tensor([[1.0, 1.0], [1.0, -1.0], [0.5, CASES[case]]], dtype=torch.float64)
+    return JointInstance(torch.stack([torch.zeros_like(selected), selected], 1), torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64))
 
 
 @dataclass(frozen=True)
 class Joint(Experiment):
-    """Normalised descent on prompt and head at once, where every input is a support vector of the head (tight) and where one is not.
+    """Normalised descent on prompt and head at once, in two cases: every input is a support vector of the head (tight), or one is not.
 
     Tight: p goes to p_mm, which separates the selected token of every input by one. Not tight: p goes to p_relax, which separates the
     selected tokens of the support vectors by one and those of the other inputs by at least zero. The data are the published ones; nothing
-    is drawn at random.
+    is random.
     """
 
     steps: int = setting(1000, ge=1, help="steps of descent")
@@ -64,7 +64,7 @@ class Joint(Experiment):
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Rows with the published numbers; arrays with the paths and both probabilities."""
+        """Yields rows with the published numbers, and arrays with the paths and both probabilities."""
         steps = sorted({*range(0, min(151, self.steps), 2), *range(0, self.steps, 20), self.steps})
         arrays = {"steps": torch.tensor(steps)}
         for case in CASES:
@@ -133,7 +133,7 @@ class Joint(Experiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Paths of p and v with the predicted directions; in the tight case both probabilities against the step."""
+        """Plots the paths of p and v with the predicted directions and, for the tight case, both probabilities against the step."""
         a = arrays_of(result)
         figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.1)
         for ax, case, title in ((left, "tight", "Tight: all support v"), (middle, "not_tight", "Not tight: one does not")):
@@ -156,11 +156,12 @@ class Joint(Experiment):
 
     @classmethod
     def quick(cls) -> "Joint":
-        """150 steps: a fifth of a second."""
+        """Returns a small version: 150 steps, a fifth of a second."""
         return cls(steps=150)
 
 
 def _plane(ax: "Axes", a: dict[str, np.ndarray], case: str) -> None:
+    """Plots the tokens, the paths of p and v, and the predicted directions in one case."""
     for name, tint in (("p", PROMPT), ("v", HEAD)):
         path = a[f"{name}_{case}"]
         ax.plot(*path.T, color=tint, zorder=3, label=f"path of {name}")

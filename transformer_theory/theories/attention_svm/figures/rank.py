@@ -149,11 +149,11 @@ class Rank(Experiment):
             interval=feasible_interval(count, result.tried, self.feasible),
             interval_kind="over samples",
         )
-        known = KNOWN.get((n, T), {}).get(d, NO_NUMBERS) if self.at_defaults("feasible", "max_seeds") else NO_NUMBERS
+        true_means = KNOWN.get((n, T), {}).get(d, NO_NUMBERS) if self.at_defaults("feasible", "max_seeds") else NO_NUMBERS
         paper = PAPER.get(n, {}).get(d, NO_NUMBERS) if T == 5 and self.official >= MIN_OFFICIAL else NO_NUMBERS
         numbers: dict[str, tuple[float | None, str]] = {
-            "frobenius": (known[0], "recomputed"),
-            "nuclear": (known[1], "recomputed"),
+            "frobenius": (true_means[0], "recomputed"),
+            "nuclear": (true_means[1], "recomputed"),
             "official_frobenius": (paper[0], "figure"),
             "official_nuclear": (paper[1], "figure"),
         }

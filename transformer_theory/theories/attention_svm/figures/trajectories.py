@@ -106,23 +106,23 @@ class Trajectories(RandomExperiment):
 
     def _rows(self, number: int, instance: Instance, solutions: dict[str, MaxMargin], paths: dict[str, Tensor]) -> Iterator[Measurement]:
         """Yields the rows of one example: both solutions, and the end of both descents."""
-        known, picture = KNOWN[number], example(number)
+        numbers, picture = KNOWN[number], example(number)
         frobenius, nuclear = solutions["frobenius"], solutions["nuclear"]
         for name, W in (("W_mm", frobenius.W), ("W*_mm", nuclear.W)):
             for i, j in product(range(2), range(2)):
-                reference = (known[name][i][j], "recomputed")
+                reference = (numbers[name][i][j], "recomputed")
                 yield figure_row(f"{name}[{i},{j}]", float(W[i, j]), SOURCE, reference=reference, setting=picture)
         for quantity, value, note, key in (
             ("Frobenius norm of W_mm", frobenius.norm, "", "Frobenius norm"),
             ("nuclear norm of W*_mm", nuclear.norm, f"KKT residual {nuclear.kkt:.0e}", "nuclear norm"),
             ("rank of W*_mm", float(nuclear.rank), "by complementarity", "rank"),
         ):
-            yield figure_row(quantity, value, SOURCE, reference=(float(known[key]), "recomputed"), setting=picture, note=note)
+            yield figure_row(quantity, value, SOURCE, reference=(float(numbers[key]), "recomputed"), setting=picture, note=note)
         for run, W in paths.items():
             variant = example(number, run)
             for norm, solution in solutions.items():
                 comparable = (run, norm) == ("W", "frobenius") and self.at_defaults("steps", "rate")
-                reference = (known["cosine"], "recomputed") if comparable else None
+                reference = (numbers["cosine"], "recomputed") if comparable else None
                 value = float(cosine(W[-1], solution.W))
                 yield figure_row(COSINES[norm], value, SOURCE, reference=reference, setting=variant, step=self.steps)
             best = bool((instance.selected(W[-1]) == instance.optimal()).all())

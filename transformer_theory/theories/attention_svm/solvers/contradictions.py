@@ -12,7 +12,7 @@ from .tolerances import CONTRADICTION_RTOL, EPSILON, NULL_RANK_RTOL, NULL_SQUARE
 
 
 class Contradiction(Exception):
-    """The error that ``weights`` combine the constraints to nearly 0 >= b with b > 0 (:func:`is_contradiction`)."""
+    """The constraints contradict one another: ``weights`` combine them to nearly 0 >= b with b > 0 (:func:`is_contradiction`)."""
 
     def __init__(self, weights: np.ndarray):
         super().__init__("the constraints contradict one another")

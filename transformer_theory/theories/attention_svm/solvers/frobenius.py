@@ -114,7 +114,7 @@ def check_single(constraints: Constraints, tol: float, *, hint: str) -> None:
     check_type("constraints", constraints, Constraints, hint=HINT)
     positive(tol=tol)
     if constraints.batch:
-        raise ValueError(f"constraints must be those of one problem, got a batch {list(constraints.batch)}; {hint}")
+        raise ValueError(f"constraints must belong to one problem, got a batch {list(constraints.batch)}; {hint}")
 
 
 def check_batch(constraints: Constraints, tol: float, *, single: str) -> None:

@@ -3,7 +3,7 @@ r"""Primal-dual interior-point method for batches of max-margin problems in the 
 The dual of :math:`\min \|W\|_*` subject to :math:`d_c^\top W z_c \ge b_c` (or :math:`= b_c`) is
 
 .. math:: \max_\lambda\ b^\top\lambda \quad\text{subject to}\quad S(\lambda) = \tfrac12\,(I - M^\top M) \succeq 0,
-    \quad \lambda_c \ge 0 \text{ on inequalities}, \qquad M = \sum_c \lambda_c d_c z_c^\top,
+    \quad \lambda_c \ge 0 \text{ on inequalities}, \qquad M = \sum_c \lambda_c d_c z_c^\top.
 
 With the multiplier B of the matrix constraint, the solution satisfies :math:`W = MB`, :math:`BS = 0` and
 :math:`\|W\|_* = \operatorname{tr} B`. All matrices are q by q, where q is the dimension of the span of the queries; the usual embedding of
@@ -166,7 +166,7 @@ def _step(cone: Cone, point: Point, tol: float) -> tuple[Point, Tensor]:
 
 @dataclass(frozen=True)
 class _Step:
-    """A direction.
+    """A search direction.
 
     Attributes:
         multipliers, slack, weight: changes of the parts of a :class:`Point`.

@@ -123,14 +123,14 @@ def test_graphs_and_their_finite_part(call, error, words):
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda: selection.locally_optimal(SCORES[:, :2], 0 * SELECT, PAIRS, SOLVED), ValueError, "pairs must be of the 2 tokens"),
-        (lambda: selection.locally_optimal(SCORES[:2], SELECT[:2], PAIRS, SOLVED), ValueError, "pairs must be of the 2 inputs"),
+        (lambda: selection.locally_optimal(SCORES[:, :2], 0 * SELECT, PAIRS, SOLVED), ValueError, "pairs must refer to the 2 tokens"),
+        (lambda: selection.locally_optimal(SCORES[:2], SELECT[:2], PAIRS, SOLVED), ValueError, "pairs must refer to the 2 inputs"),
         (lambda: selection.locally_optimal(SCORES, SELECT[:2], PAIRS, SOLVED), ValueError, "select must have shape [4]"),
         (lambda: selection.locally_optimal(SCORES, SELECT + 3, PAIRS, SOLVED), ValueError, "select must lie in [0, 3)"),
         (lambda: selection.locally_optimal(SCORES[0], SELECT, PAIRS, SOLVED), ValueError, "scores must be a tensor"),
         (lambda: selection.locally_optimal(SCORES, SELECT, SOLVED, PAIRS), TypeError, "pairs must be Constraints, got MaxMargin"),
         (lambda: selection.locally_optimal(SCORES, SELECT, PAIRS, SOLVED.W), TypeError, "solution must be MaxMargin"),
-        (lambda: selection.locally_optimal(SCORES, SELECT, PAIRS.take(slice(0, 3)), SOLVED), ValueError, "that of the 3 pairs"),
+        (lambda: selection.locally_optimal(SCORES, SELECT, PAIRS.take(slice(0, 3)), SOLVED), ValueError, "belong to the 3 pairs"),
         (lambda: solvers.generalised_max_margin(X, Z, 5 * SHARES), ValueError, "attention must sum to 1 in each input, got 5"),
         (lambda: solvers.generalised_max_margin(X, Z, SHARES * SIGNS[:, None]), ValueError, "attention must be at least 0, got -0."),
         (lambda: solvers.generalised_max_margin(X, Z, SHARES[:2]), ValueError, "attention must have shape [4, 3]"),

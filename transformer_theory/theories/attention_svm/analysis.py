@@ -120,8 +120,8 @@ class Analysis:
         zero_query: mask of the inputs whose query is zero, ``[n]``; their attention is uniform for every W.
         best: the predicted selection, which is the best token of each input.
         selected: tokens with the largest attention at the end, with the max-margin solution of the inputs in ``decided``.
-        decided: mask of the inputs that select a token, ``[n]``: its attention, with equal tokens counted once, is at least
-            :func:`~.selection.attention_threshold`.
+        decided: mask of the inputs that select a token, ``[n]``: the largest attention on one token, with equal tokens counted once, is at
+            least :func:`~.selection.attention_threshold`.
         construction: matrix that proves the best tokens feasible without optimisation, if its sufficient condition applies.
         first_step: smallest relative margin of the best tokens after the first step from W = 0 (:func:`~.selection.first_step_condition`).
         states: states of descent; the first is the state at step 0.

@@ -249,7 +249,7 @@ def _feasibility(sizes: list[int], shares: list[float], feasible: FeasibleSet, T
 def describe(analysis: Analysis) -> Iterator[Measurement | Arrays]:
     """Yields the measurements and arrays of one run of descent."""
     n, T = analysis.instance.scores.shape
-    half, end = analysis.states[-3], analysis.states[-1]
+    half, end = analysis.states[-3], analysis.states[-1]  # STEPS ends with 2000, 3000 and 4000
     unequal = _score_spread(analysis)
     yield _assumption(
         "all other tokens of each input score the same",

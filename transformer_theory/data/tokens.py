@@ -226,9 +226,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     if path.is_file():
         path.open("rb").close()  # raises PermissionError, which is_zipfile would hide
     if not zipfile.is_zipfile(path):
-        raise ValueError(
-            f"{path} must be an .npz (a zip of arrays), it is something else or cut short; write it with numpy.savez"
-        )
+        raise ValueError(f"{path} must be an .npz (a zip of arrays), it is something else or cut short; write it with numpy.savez")
     try:
         with np.load(path, allow_pickle=False) as stored:
             return {name: _plain(stored, name, path) for name in stored.files}

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,10 +28,10 @@ def names(folder):
 
 def interrupted(running, number: int, *, draft: Path) -> None:
     """Sends a signal to a command that is working on a draft of its folder, and checks how it ends."""
-    first = running.stderr.readline()  # the first line of progress: the work has begun
-    assert " s  " in first, first + running.stderr.read()
+    for _ in range(2):  # with the second line of progress all workers run; one that is still starting prints a traceback of its own
+        line = running.stderr.readline()
+        assert " s  " in line, line + running.stderr.read()
     assert any(entry.name.startswith(draft.name) for entry in draft.parent.iterdir())
-    time.sleep(0.2)
     running.send_signal(number)
     out, err = running.communicate(timeout=60)
     assert running.returncode == 130

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .core.sources import Source
     from .core.theory import Theory
     from .data import TokenData
-    from .probes import probe
+    from .probes import probe, respond
     from .theories import attention_svm, cite, crate, joma, list_theories, rate_reduction, scan_snap, verify
 
 _FROM = {
@@ -39,7 +39,7 @@ _FROM = {
     "core.sources": ("Source",),
     "core.theory": ("Theory",),
     "data": ("TokenData",),
-    "probes": ("probe",),
+    "probes": ("probe", "respond"),
     "theories": ("cite", "list_theories", "verify"),
 }
 _MODULES = {name: name for name in ("data", "metrics", "models")} | {
@@ -73,6 +73,7 @@ __all__ = [
     "models",
     "probe",
     "rate_reduction",
+    "respond",
     "scan_snap",
     "verify",
 ]

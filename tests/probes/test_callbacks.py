@@ -12,6 +12,7 @@ from tests.problems.networks import Keep, Net, all_metrics, built, seen_in, toke
 from transformer_theory.metrics import AttentionStatistics
 from transformer_theory.probes import probe
 from transformer_theory.probes.callbacks import lightning_callback, trainer_callback
+from transformer_theory.theories import list_theories
 
 
 def test_lightnings_trainer_is_measured(tmp_path, monkeypatch):
@@ -51,8 +52,7 @@ def test_lightnings_trainer_is_measured(tmp_path, monkeypatch):
             table = callbacks[0].result.table
     assert all(torch.equal(one, other) for one, other in zip(*trained))
     assert set(table.column("step")) == {0, 2, 4}
-    # Net does not reveal W, which attention_svm needs
-    assert {row.theory for row in table if row.value is not None} == {"network", "scan_snap", "joma", "rate_reduction", "crate"}
+    assert {row.theory for row in table if row.value is not None} == {"network", *(theory.name for theory in list_theories())}
     assert set(table.column("model")) == {"Module"}
     name = "network/attention entropy/layer 1/head 0"
     measured = {step: numbers[name] for step, numbers in logged if name in numbers}

@@ -27,21 +27,25 @@ class Activations:
 
     Attributes:
         name: qualified name of the module, e.g. ``"blocks.1.attention"``.
-        layer: number of the block in the order of execution, from 0.
+        layer: number of the block in the order of execution, from 0. A block of a list in which no attention was seen counts as well.
         kind: "attention" for a module that computes attention, "features" for a block of the network, "outputs" for the whole network.
-        tokens: input of the module, ``[batch, seq, dim]``.
-        output: output of the module, ``[batch, seq, dim]``.
+        tokens: ``[batch, seq, dim]``. Of a block, the residual stream before its first attention. Of an attention, the input of its
+            projections, on which ``bilinear`` acts (a module may normalise its own input first); its own input if they are unknown.
+        output: output of the module, ``[batch, seq, dim]``; of a block, the residual stream at its end, whether a module returns it or not.
         query, key, value: ``[batch, heads, seq, head_dim]`` (attention only). A module that cuts sequences into windows has
             ``[windows, heads, seq, head_dim]``; the same holds for the weights.
-        weights: attention weights before dropout, ``[batch, heads, queries, keys]``; rows sum to one (attention only).
+        weights: attention weights before dropout, ``[batch, heads, queries, keys]``; rows sum to one (attention only). In a
+            model with sinks (learnt scores without a token) the sink is the last key, and its value is zero.
         bilinear: for each head the matrix W with score(key token x, query token z) = x^T W z, scale included and biases of W_Q and W_K
             omitted, ``[heads, dim, dim]``; None if it is unknown.
-        module: the module itself, for its parameters.
+        module: the module itself, for its parameters; the list, if the block is a plain list of modules.
         mask: True for the keys that a query may attend to, broadcastable to the weights; None if all are allowed (attention only).
         first_head: number of heads in earlier attentions of the same block: 0 unless a block attends more than once (attention only).
-        after_attention: the residual stream of a block after its attention step, before its MLP, ``[batch, seq, dim]`` (features only).
+        after_attention: the residual stream of a block after its first attention has been added, before any norm,
+            ``[batch, seq, dim]`` (features only); None if no such addition was found.
         labels: class of each sequence, ``[batch]``; None if they are unknown.
         outputs: the logits of the network (outputs only).
+        targets: what the outputs are compared with, ``[batch, ...]``, if the caller gave them (outputs only).
     """
 
     name: str
@@ -60,6 +64,7 @@ class Activations:
     after_attention: Float[Tensor, "batch seq dim"] | None = None
     labels: Int[Tensor, " batch"] | None = None
     outputs: Tensor | None = None
+    targets: Tensor | None = None
 
 
 Place = tuple[int, ...]

@@ -1,4 +1,4 @@
-r"""Calls of torch's attention functions, computed a second time, and the bilinear form of their scores.
+r"""Calls of torch's attention functions, whose weights are computed a second time, and the bilinear form that a module declares.
 
     weights = softmax(scale Q K^T + bias) over the allowed keys,     Q, K, V  [batch, heads, tokens, head_dim].
 
@@ -6,10 +6,6 @@ The fused kernels hide their weights, so they are computed again from the argume
 ``scaled_dot_product_attention`` marks the keys that *may* be seen, one of ``multi_head_attention_forward`` those that may *not*. Dropout is
 left out: these are the weights before it.
 
-The bilinear form :math:`s(x, z) = x^\top W z` of key token x and query token z comes from the module's ``bilinear()`` if it declares one.
-Otherwise W is computed from projections with well-known names, and kept only if it gives the observed scores: :math:`QK^\top` and
-:math:`X W X^\top`, both centred over queries and keys (biases of the projections vanish there), must agree up to one factor. With rotary or
-relative positions, normalised queries, or attention to other tokens they do not, and there is no W.
 Source: :cite:t:`vaswani2017attention`.
 """
 
@@ -24,11 +20,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..models.attention import softmax_attention, tied_attention
-
-PAIRS = (("query", "key"), ("q_proj", "k_proj"), ("to_q", "to_k"), ("wq", "wk"), ("q", "k"))  # transformers, diffusers, llama
-STACKED = ("qkv", "to_qkv", "c_attn", "in_proj")  # queries, keys and values in one matrix: timm, lucidrains, GPT-2
-SEQUENCES = 3  # on which W is compared with the scores
-SCORES_RTOL = 1e-3  # for networks in float32; 30 times as large in shorter types
 
 
 @dataclass(frozen=True)
@@ -144,6 +135,13 @@ CALLS: dict[Callable, Callable[..., AttentionCall]] = {
 }
 
 
+def operands_of(args: tuple, kwargs: dict) -> tuple[Tensor, Tensor]:
+    """Queries and keys among the arguments of a call; they are the same tensor for :func:`.tied_attention`."""
+    query: Tensor = args[0] if args else kwargs["query" if "query" in kwargs else "coords"]
+    key: Tensor = args[1] if len(args) > 1 and isinstance(args[1], Tensor) else kwargs.get("key", query)
+    return query, key
+
+
 def _split(mask: Tensor | None, *, marks_blocked: bool = False) -> tuple[Tensor | None, Tensor | None]:
     """A mask as (bias, allowed). The lowest values of a float type block a key as -inf does."""
     if mask is None:
@@ -179,77 +177,7 @@ def declared_bilinear(module: nn.Module) -> Float[Tensor, "heads dim dim"] | Non
         return None
     stacked = module.in_proj_weight
     query, key = (module.q_proj_weight, module.k_proj_weight) if stacked is None else stacked.detach().chunk(3)[:2]
-    return _form(query, key, module.num_heads, module.head_dim**-0.5) if query.shape == key.shape else None
-
-
-def inferred_bilinear(
-    module: nn.Module,
-    tokens: Float[Tensor, "n seq dim"] | None,
-    query: Float[Tensor, "batch heads q head_dim"],
-    key: Float[Tensor, "batch heads k head_dim"],
-    scale: float | None,
-) -> Float[Tensor, "heads dim dim"] | None:
-    """W from projections with well-known names, if it gives the observed scores ``scale * query key^T``; None otherwise.
-
-    Args:
-        tokens: input of the module; None if that is no stream of vectors.
-        query, key: of the observed call.
-        scale: of the scores; None if it is not a single number.
-    """
-    if tokens is None or scale is None or not query.shape[0] == key.shape[0] == len(tokens):
+    if query.shape != key.shape:
         return None
-    if not query.shape[2] == key.shape[2] == tokens.shape[1]:
-        return None
-    pair = _projections(module, tokens.shape[-1])
-    if pair is None or len(pair[0]) != query.shape[1] * query.shape[3] or len(pair[0]) % len(pair[1]):
-        return None
-    W = _form(*pair, query.shape[1], 1.0)
-    factor = _factor(W, tokens, query, key)
-    return None if factor is None else factor * scale * W
-
-
-def _projections(module: nn.Module, dim: int) -> tuple[Tensor, Tensor] | None:
-    """Weights of queries and keys, ``[heads * head_dim, dim]``."""
-    for names in PAIRS:
-        query, key = (_weight(getattr(module, name, None), dim) for name in names)
-        if query is not None and key is not None:
-            return query, key
-    for name in STACKED:
-        stacked = _weight(getattr(module, name, None), dim)
-        if stacked is not None and not len(stacked) % 3:
-            query, key, _ = stacked.chunk(3)
-            return query, key
-    return None
-
-
-def _weight(layer: object, dim: int) -> Tensor | None:
-    """The matrix of a linear layer as ``[out, dim]``; ``Conv1D`` of transformers stores its transpose."""
-    weight: Callable | Tensor | None = getattr(layer, "weight", None)
-    if not isinstance(weight, Tensor) or weight.ndim != 2:
-        return None
-    weight = weight.detach() if isinstance(layer, nn.Linear) else weight.detach().mT
-    return weight if weight.shape[1] == dim else None
-
-
-def _form(query: Tensor, key: Tensor, heads: int, scale: float) -> Tensor:
-    """W_K W_Q^T of each head, times the scale; shared keys are repeated for each head of their group."""
-    query, key = query.detach().unflatten(0, (heads, -1)), key.detach().unflatten(0, (-1, len(query) // heads))
-    return key.repeat_interleave(heads // len(key), 0).mT @ query * scale
-
-
-def _factor(W: Tensor, tokens: Tensor, query: Tensor, key: Tensor) -> float | None:
-    """The factor c > 0 with query key^T = c x^T W z, centred, on the first few finite sequences; None if no c fits within the tolerance.
-
-    A factor other than one comes from modules that scale their queries before the kernel does.
-    """
-    finite = (torch.isfinite(tokens).flatten(1).all(1) & torch.isfinite(query).flatten(1).all(1)).nonzero()[:SEQUENCES, 0]
-    x = tokens[finite, None].double()
-    observed, form = _centred(query[finite].double() @ key[finite].double().mT), _centred((x @ W.double().mT) @ x.mT)
-    size = float(form.square().sum())
-    factor = float((observed * form).sum()) / size if size > 0 else 0.0
-    rtol = SCORES_RTOL if query.dtype in (torch.float32, torch.float64) else 30 * SCORES_RTOL
-    return factor if factor > 0 and float((factor * form - observed).norm()) <= rtol * float(observed.norm()) else None
-
-
-def _centred(scores: Tensor) -> Tensor:
-    return scores - scores.mean(-1, keepdim=True) - scores.mean(-2, keepdim=True) + scores.mean((-1, -2), keepdim=True)
+    query, key = (matrix.detach().unflatten(0, (module.num_heads, -1)) for matrix in (query, key))
+    return key.mT @ query * module.head_dim**-0.5

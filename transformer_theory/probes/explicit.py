@@ -18,12 +18,16 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
+from .projections import Operand, in_order
+
 PRODUCTS = ("matmul", "bmm", "baddbmm")
 SCALES, SHIFTS = {"mul", "rmul", "div", "truediv"}, {"add", "radd", "sub"}  # Python's operators and in-place forms as well
 KEEPS = {"to", "type", "type_as", "float", "double", "half", "bfloat16", "contiguous", "clone", "masked_fill", "where", "nan_to_num"}
 KEEPS |= {"view", "reshape", "unflatten", "flatten", "unsqueeze", "squeeze", "expand", "dropout"}  # if the last two axes stay
 ON_SCORES = KEEPS | SCALES | SHIFTS | {"tanh"}
 ON_WEIGHTS = KEEPS | {"mul", "rmul"}
+FOLLOWED = {*PRODUCTS, "einsum", "softmax", *ON_SCORES, *ON_WEIGHTS}
+NOWHERE = Operand(None), Operand(None)
 
 
 @dataclass(frozen=True)
@@ -31,12 +35,14 @@ class Scores:
     """A product of queries ``[..., q, d]`` and keys ``[..., k, d]``.
 
     Attributes:
+        operands: where queries and keys came from.
         scale: factor of the product; None if it is not a single number.
         biased: whether more than a mask was added.
     """
 
     query: Float[Tensor, "..."]
     key: Float[Tensor, "..."]
+    operands: tuple[Operand, Operand]
     scale: float | None = 1.0
     biased: bool = False
 
@@ -55,10 +61,16 @@ class ExplicitCall:
     scale: float | None
     biased: bool
     allowed: Bool[Tensor, "*lead q k"] | None
+    operands: tuple[Operand, Operand]
 
     def weights(self) -> Float[Tensor, "*lead q k"]:
         """The weights, in float32 at least; a row without any allowed key is zero."""
-        weights = self.softmax.to(torch.promote_types(self.softmax.dtype, torch.float32))
+        weights = self.softmax
+        if weights.dtype in (torch.float16, torch.bfloat16):
+            # The model rounded each weight, so that a row of half precision sums to one within some per mille only.
+            weights = weights.float()
+            total = weights.sum(-1, keepdim=True)
+            weights = torch.where(total > 0, weights / total, weights)
         return weights if self.allowed is None else torch.where(self.allowed.any(-1, keepdim=True), weights, 0.0)
 
     def heads_of(self, batch: int) -> "ExplicitCall":
@@ -73,16 +85,27 @@ class ExplicitCall:
 class Softmaxes:
     """Follows scores and weights through the operations of a forward pass, as long as the model keeps the tensors.
 
+    Args:
+        node_of: the node of a tensor in the flow of the pass, if queries and keys are to be followed back (:class:`.Flow`).
+        with_weights: whether weights are needed; if not, attention is recognised, and nothing is copied.
+
     Attributes:
         scores: of each tensor of scores that is alive, queries, keys and scale.
         weights: of each tensor of weights that is alive, its scores, softmax and mask.
         others: number of softmaxes that did not turn out to be attention.
     """
 
-    def __init__(self):
+    def __init__(self, node_of: Callable[[Tensor], int | None] = lambda tensor: None, *, with_weights: bool = True):
+        self.node_of, self.with_weights = node_of, with_weights
         self.scores: Any = WeakIdKeyDictionary()  # tensor -> Scores
         self.weights: Any = WeakIdKeyDictionary()  # tensor -> (Scores, softmax, allowed)
         self.others = 0
+
+    def concerns(self, name: str, inputs: list[Tensor]) -> bool:
+        """Whether an operation may begin, continue or complete an attention."""
+        if name in PRODUCTS or name in ("einsum", "softmax"):
+            return True
+        return bool(self.scores or self.weights) and any(x in self.scores or x in self.weights for x in inputs)
 
     def record(self, func: Callable, args: tuple, kwargs: dict, output: Any) -> ExplicitCall | None:
         """Records one operation of the model; returns the call if the operation completes an attention."""
@@ -94,16 +117,22 @@ class Softmaxes:
         if name == "einsum":
             return self._einsum(operands, output)
         if name in PRODUCTS:
-            left, right = [x for x in operands if isinstance(x, Tensor)][-2:]
-            factor = kwargs.get("alpha", 1.0)
-            return self._product(left, right, right.mT if right.ndim > 2 else right, output, factor=factor)
+            *added, left, right = [x for x in operands if isinstance(x, Tensor)]
+            ends = Operand(self.node_of(left)), Operand(self.node_of(right), flip=True)
+            call = self._product(left, right, right.mT if right.ndim > 2 else right, output, ends, factor=kwargs.get("alpha", 1.0))
+            if added and kwargs.get("beta", 1.0) and output in self.scores:
+                # baddbmm adds its first argument: a mask, or a bias such as alibi.
+                self.scores[output] = _changed(self.scores[output], "add", added)
+            return call
         if name == "softmax":
             self._softmax(operands[0], kwargs.get("dim", args[1] if len(args) > 1 else None), output)
         elif name in ON_SCORES:
             self._follow(name, operands, output)
         return None
 
-    def _product(self, left: Tensor, right: Tensor, key: Tensor, output: Tensor, *, factor: float = 1.0) -> ExplicitCall | None:
+    def _product(
+        self, left: Tensor, right: Tensor, key: Tensor, output: Tensor, ends: tuple[Operand, Operand], *, factor: float = 1.0
+    ) -> ExplicitCall | None:
         """A product of weights and values completes a call; a product of two other tensors, neither a parameter, may be scores."""
         record = self.weights.pop(left, None)
         if record is not None:
@@ -112,7 +141,7 @@ class Softmaxes:
             self.others -= call is not None
             return call
         if min(left.ndim, right.ndim) > 2 and not _is_parameter(left) and not _is_parameter(right):
-            self.scores[output] = Scores(left.detach(), key.detach(), float(factor))
+            self.scores[output] = Scores(left.detach(), key.detach(), ends, float(factor))
         return None
 
     def _einsum(self, operands: list, output: Tensor) -> ExplicitCall | None:
@@ -127,18 +156,23 @@ class Softmaxes:
             if x in self.weights:
                 lead, width = a[:-2], [c for c in b if c not in a]
                 if a[-1] in b and a[-2] not in b and a[-1] not in out and len(width) == 1:
-                    return self._product(x, _ordered(y, b, lead + a[-1] + width[0]), y, output)
+                    return self._product(x, in_order(y, b, lead + a[-1] + width[0]), y, output, NOWHERE)
         both = [c for c in names[0] if c in names[1] and c not in out]
         for (a, x), (b, y) in (zip(names, pair), zip(names[::-1], pair[::-1])):
             if len(both) == 1 and out[-2] in a and out[-2] not in b and out[-1] in b and out[-1] not in a:
-                query, key = (_ordered(t, n, out[:-2] + own + both[0]) for t, n, own in ((x, a, out[-2]), (y, b, out[-1])))
-                return self._product(query, key.mT, key, output)
+                sides = [(t, (n, out[:-2] + own + both[0])) for t, n, own in ((x, a, out[-2]), (y, b, out[-1]))]
+                query, key = (in_order(t, *letters) for t, letters in sides)
+                ends = tuple(Operand(self.node_of(t), letters=letters) for t, letters in sides)
+                return self._product(query, key.mT, key, output, (ends[0], ends[1]))
         return None
 
     def _softmax(self, scores: Tensor, dim: int | None, output: Tensor) -> None:
         record = self.scores.get(scores)
         self.others += 1
         if record is None or dim not in (-1, scores.ndim - 1):
+            return
+        if not self.with_weights:
+            self.weights[output] = record, output.detach(), None
             return
         allowed = ~(scores.detach() <= torch.finfo(scores.dtype).min / 2)
         # cloned, since the model may change the weights in place
@@ -181,16 +215,7 @@ def _call(scores: Scores, softmax: Tensor, allowed: Tensor | None, value: Tensor
     values = value.detach().expand(*lead, *value.shape[-2:])
     mask = None if allowed is None else allowed.reshape(*lead, *softmax.shape[-2:])
     weights = softmax.reshape(*lead, *softmax.shape[-2:])
-    return ExplicitCall(query, key, values, weights, scores.scale, scores.biased, mask)
-
-
-def _ordered(x: Tensor, letters: str, wanted: str) -> Tensor:
-    """The tensor with its axes in the wanted order; missing axes get length 1."""
-    ordered = x.permute(*(letters.index(c) for c in wanted if c in letters))
-    for axis, c in enumerate(wanted):
-        if c not in letters:
-            ordered = ordered.unsqueeze(axis)
-    return ordered
+    return ExplicitCall(query, key, values, weights, scores.scale, scores.biased, mask, scores.operands)
 
 
 def _is_parameter(x: Tensor) -> bool:

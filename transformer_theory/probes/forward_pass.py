@@ -1,64 +1,54 @@
-"""One observed forward pass: which modules run, what each is given and returns, and the attention calls inside them.
+"""One observed forward pass: which modules run, the attention inside them, and the residual stream around it.
 
-Hooks on every module maintain a stack of the running ones. A ``TorchFunctionMode`` intercepts the attention functions
-(:mod:`.attention_calls`); a call belongs to the innermost running module. Written-out attention is recognised among the other operations
-(:mod:`.explicit`). Blocks are found on the stack. Hooks and mode live for one pass only. Tokens are ``[batch, seq, dim]``.
+A ``TorchFunctionMode`` passes every operation to the flow of tensors (:mod:`.flow`), from which the residual stream (:mod:`.streams`) and
+the projections of queries and keys (:mod:`.projections`) follow. It intercepts the attention functions (:mod:`.attention_calls`) and
+recognises written-out attention (:mod:`.explicit`); the registry of ``transformers`` gives what neither shows (:mod:`.registry`). Hooks
+maintain a stack of running modules, which says to which module an attention belongs; its blocks are those of :mod:`.layers`. Hooks and mode
+live for one pass only. An error of the probe never reaches the model: the rest of the pass then runs unobserved.
 """
 
-import contextlib
-import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Collection
 from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
-from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 
 from ..core.metric import ActivationKind, Activations
-from .attention_calls import CALLS, AttentionCall, declared_bilinear, inferred_bilinear
-from .explicit import ExplicitCall, Softmaxes
+from .attention_calls import CALLS, AttentionCall, declared_bilinear, operands_of
+from .emission import Call, Emitter, arranged, as_stream, joined
+from .explicit import FOLLOWED, NOWHERE, ExplicitCall, Softmaxes
+from .flow import Flow, operation, tensors_in
+from .layers import Attention, Frame, Layers
+from .modules import LISTS, Blocks, first_tensor, named
+from .padding import zeros_at_padding
+from .projections import Operand, Projections
+from .redirect import aside, eager
+from .registry import RegistryCall, observed_registry
+from .streams import Streams
 
-INSIDE = ("_orig_mod", "_forward_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")  # compile, Fabric, FSDP, checkpoints
-PARALLEL = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}
+MAX_INPUTS = 64  # inputs of projections kept while a module runs
 
 
 class NoAttention(ValueError):
     """The forward pass contained no attention that a probe can observe."""
 
 
-@dataclass(eq=False)
-class _Frame:
-    """A module while it runs."""
-
-    name: str
-    module: nn.Module
-    tokens: Tensor | None
-    kind: str = ""  # of the container that holds it: "list", "sequential", or ""
-    siblings: int = 0  # members of the container of the same type, itself included
-    calls: list[AttentionCall | ExplicitCall] = field(default_factory=list)
-    block: "_Frame | None" = None  # the block in which it attends
-    layer: int | None = None  # of a block in which attention ran
-    heads: int = 0  # of a block: number so far
-    time_first: bool = False  # streams are [seq, batch, dim]
-    last_output: Tensor | None = None  # of the submodule that ran last
-    attended_inside: bool = False  # attention ran inside
-    after_attention: Tensor | None = None
-
-
 class ForwardPass(TorchFunctionMode):
-    """One observed forward pass: a stack of running modules, and the attention calls inside them.
+    """One observed forward pass.
 
     Args:
         model: the model that runs.
         emit: is called with the activations of each module.
         layers: glob over names of modules.
+        targets: of the outputs, ``[batch, ...]``.
         labels: of the sequences, ``[batch]``.
         max_samples: limit on the sequences of the activations, evenly spaced over the batch; all if None.
         kinds: of activations that are emitted. Without "attention", attention only locates the blocks, and no weights are computed.
+        cache: of earlier passes, for :class:`.Projections`.
+        on_fault: is called with an error of the probe itself.
     """
 
     def __init__(
@@ -70,320 +60,301 @@ class ForwardPass(TorchFunctionMode):
         max_samples: int | None = None,
         *,
         kinds: Collection[ActivationKind] = ("attention", "features"),
+        cache: dict | None = None,
+        on_fault: Callable[[Exception], None],
+        targets: Tensor | None = None,
     ):
         super().__init__()
-        self.attention, self.outputs = "attention" in kinds, "outputs" in kinds
-        self.model, self.emit, self.glob, self.labels, self.max_samples = model, emit, layers, labels, max_samples
-        self.softmaxes = Softmaxes()
-        self.modules = {module: name for name, module in _named(model)}
-        self.places = _places(self.modules)
-        self.stack: list[_Frame] = []
-        self.count = 0  # of blocks so far
+        self.attention, self.features, self.outputs = ("attention" in kinds, "features" in kinds, "outputs" in kinds)
+        self.model, self.glob, self.on_fault = model, layers, on_fault
+        self.emitter = Emitter(emit, labels, max_samples, targets=targets)
+        self.flow = Flow(with_steps=self.attention)
+        self.streams = Streams(self.flow)
+        self.projections = Projections(self.flow, {} if cache is None else cache)
+        self.softmaxes = Softmaxes(self.flow.known, with_weights=self.attention)
+        self.modules = {module: name for name, module in named(model)}
+        self.blocks = Blocks(self.modules)
+        self.members = {f"{name}.{key}" if name else key for m, name in self.modules.items() if isinstance(m, LISTS) for key in m._modules}
+        options = {"features": self.features, "attention": self.attention}
+        self.layers = Layers(self.flow, self.streams, self.blocks, self.emitter, self._matching, **options)
+        self.stack: list[Frame] = []
+        self.ran: set[str] = set()
         self.attending: list[str] = []  # names of the modules in which attention ran
         self.matches = 0  # of them, how many match the glob
+        self.broken = False
 
     def run(self, original: Callable, args: tuple, kwargs: dict) -> Any:
         """Calls the model's original method under observation, and returns its output."""
         handles = []
         try:
             for module in self.modules:
-                if module is not self.model and not isinstance(module, torch.jit.ScriptModule):
+                if module is not self.model and _needs_hooks(module):
                     handles.append(module.register_forward_pre_hook(self._enter, with_kwargs=True))
                     handles.append(module.register_forward_hook(self._leave, with_kwargs=True))
-            with _eager(), self:
+            with zeros_at_padding(self.modules, args, kwargs), eager(), observed_registry(self._around_registry), self:
                 self._enter(self.model, args, kwargs)
                 output = original(*args, **kwargs)
                 self._leave(self.model, args, kwargs, output)
-                if self.outputs:
-                    self._emit_outputs(first_tensor(args, kwargs), output)
+            self._safely(self._end, first_tensor(args, kwargs), output)
             return output
         finally:
             for handle in handles:
                 handle.remove()
 
+    def _safely(self, action: Callable, *arguments: Any) -> Any:
+        """Runs a part of the probe; an error ends the observation of this pass, not the model."""
+        if self.broken:
+            return None
+        try:
+            with aside():
+                return action(*arguments)
+        except Exception as error:
+            self.broken = True
+            self.on_fault(error)
+            return None
+
     def check(self, name: str) -> None:
-        """Raises an error if nothing was observed.
+        """Raises an error if nothing was observed, although a metric needs attention, or the glob matches nothing.
 
         Raises:
             NoAttention: the pass contained no attention.
             ValueError: no module with attention matches the glob.
         """
+        if self.broken:
+            return
         if not self.attending:
-            raise NoAttention(
-                f"no attention was observed in {name}: probes observe calls of torch.nn.functional.scaled_dot_product_attention and"
-                " torch.nn.MultiheadAttention, and softmax(Q K^T) V written out with products of tensors;"
-                f" {self.softmaxes.others} other softmaxes are not recognised as attention; choose such an implementation of the"
-                " model (transformers: attn_implementation='sdpa' or 'eager')"
-            )
-        if not self.matches:
+            if self.attention or not (self.layers.unattended or self.outputs):
+                raise NoAttention(
+                    f"no attention was observed in {name}: probes observe calls of torch.nn.functional.scaled_dot_product_attention and"
+                    " torch.nn.MultiheadAttention, softmax(Q K^T) V written out with products of tensors, and the registry of transformers;"
+                    f" {self.softmaxes.others} other softmaxes are not recognised as attention; choose such an implementation of the"
+                    " model (transformers: attn_implementation='sdpa' or 'eager')"
+                )
+        elif not self.matches:
             names = ", ".join(self.attending)
             raise ValueError(f"layers must match the name of a module with attention, got {self.glob!r}; there are: {names}")
 
+    # operations
+
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        output = func(*args, **(kwargs or {}))
-        call_of = CALLS.get(func)
-        if call_of is not None:
-            with _aside():
-                self._attended(call_of(*args, **(kwargs or {})) if self.attention else None)
-            return output
-        with _aside():
-            call = self.softmaxes.record(func, args, kwargs or {}, output)
-            if call is not None:
-                self._attended(call.heads_of(self._batch(call.softmax.shape[-2])))
+        kwargs = kwargs or {}
+        if self.broken:
+            return func(*args, **kwargs)
+        op = operation(func)
+        inputs = list(tensors_in(args, kwargs))
+        in_place = op.in_place or kwargs.get("inplace") is True or "out" in kwargs
+        kept = self._copy_of_stream(op.name, args, inputs) if in_place and op.name == "add" else None
+        nodes = [self.flow.node(x) for x in inputs]
+        output = func(*args, **kwargs)
+        if isinstance(output, Tensor | tuple | list) or op.name == "setitem":
+            try:
+                self._record(op, in_place, func, args, kwargs, nodes, inputs, output, kept)
+            except Exception as error:
+                self.broken = True
+                self.on_fault(error)
         return output
+
+    def _copy_of_stream(self, name: str, args: tuple, inputs: list[Tensor]) -> Tensor | None:
+        """A copy of x before ``x += f``, if that may add an attention to the stream."""
+        if not self.features or len(inputs) != 2 or not self.streams.overwrites_stream([self.flow.node(x) for x in inputs]):
+            return None
+        with aside():
+            return inputs[0].detach().clone()
+
+    def _record(self, op, in_place, func, args, kwargs, nodes, inputs, output, kept) -> None:
+        self.flow.record(op, func, args, kwargs, nodes, inputs, output, in_place=in_place)
+        name = op.name
+        if func in CALLS:
+            out = first_tensor((output,), {})
+            assert out is not None
+            with aside():
+                self._called(func, args, kwargs, out)
+        elif name in FOLLOWED and self.softmaxes.concerns(name, inputs):
+            if name == "add" and any(x in self.softmaxes.scores for x in inputs):
+                name = ""  # a mask is added to scores, not a branch to the stream
+            with aside():
+                call = self.softmaxes.record(func, args, kwargs, output)
+                if call is not None:
+                    self._recognised(call, output)
+        if name == "add" and self.features and self.streams.all:
+            with aside():
+                self.streams.added(inputs[0] if in_place else output, inputs, nodes, kept)
+        if self.flow.with_steps and self.stack and isinstance(output, Tensor):
+            node = self.flow.known(output)
+            step = None if node is None else self.flow.steps.get(node)
+            if node is not None and step is not None and step.weight is not None:
+                self._keep_input(node)
+
+    def _keep_input(self, node: int) -> None:
+        """Keeps the input of a projection while the module that called it runs, which may turn out to attend."""
+        kept = self.stack[-1].projections
+        kept.append(node)
+        if len(kept) > MAX_INPUTS:
+            self.flow.steps[kept.pop(0)].tokens = None
+
+    # attention
+
+    def _called(self, func: Callable, args: tuple, kwargs: dict, output: Tensor) -> None:
+        frame = self.stack[-1]
+        if isinstance(frame.module, nn.MultiheadAttention):
+            ends = NOWHERE  # its matrices are known, and the probe repeats the projections itself
+            shape = None
+        else:
+            query, key = operands_of(args, kwargs)
+            ends = self._ends(query, key)
+            shape = query.shape[-2], key.shape[-2]
+        call = CALLS[func](*args, **kwargs) if self.attention else None
+        self._attended(call, ends, output, shape or (0, 0))
+
+    def _ends(self, query: Tensor, key: Tensor) -> tuple[Operand, Operand]:
+        groups = query.shape[-3] // max(key.shape[-3], 1) if min(query.ndim, key.ndim) > 3 else 1
+        return Operand(self.flow.known(query)), Operand(self.flow.known(key), repeats=max(groups, 1))
+
+    def _recognised(self, call: ExplicitCall, output: Tensor) -> None:
+        self._attended(call, call.operands, output, (call.softmax.shape[-2], call.softmax.shape[-1]))
+
+    def _around_registry(self, function: Callable, record: Callable[[], RegistryCall], args: tuple, kwargs: dict) -> Any:
+        """A function of transformers' registry: reported only if no attention is recognised inside it."""
+        before = len(self.streams.all)
+        output = function(*args, **kwargs)
+        if len(self.streams.all) == before:
+            self._safely(self._from_registry, record, args, kwargs, output)
+        return output
+
+    def _from_registry(self, record: Callable[[], RegistryCall], args: tuple, kwargs: dict, output: Any) -> None:
+        values = list(tensors_in(args, kwargs))
+        if len(values) < 2 or (out := first_tensor((output,), {})) is None:
+            return
+        if self.flow.known(out) is None:  # a compiled kernel
+            self.flow.add(out, tuple(dict.fromkeys(node for x in values if (node := self.flow.node(x)) >= 0)))
+        query, key = values[:2]
+        self._attended(record() if self.attention else None, self._ends(query, key), out, (query.shape[-2], key.shape[-2]))
+
+    def _attended(self, call: Call | None, ends: tuple[Operand, Operand], output: Tensor, shape: tuple[int, int]) -> None:
+        frame = self.stack[-1]
+        block = frame.block = self.layers.attended(frame, self.stack)
+        node = self.flow.known(output)
+        around = self.streams.attended(self.flow.add(output, ()) if node is None else node)
+        self.layers.add(block, around)
+        projection = None
+        # A module that declares W, and whose call has batch and heads in front, needs no search.
+        declared = isinstance(call, AttentionCall) and callable(getattr(frame.module, "bilinear", None))
+        if call is not None and not declared:
+            found = self.projections.find(*ends)
+            projection = None if isinstance(found, str) else found
+            if projection is not None:
+                call = arranged(call, projection.arrangement)
+                frame.time_first |= projection.arrangement.time_first
+            if isinstance(call, ExplicitCall) and (projection is None or call.softmax.ndim != 4):
+                call = call.heads_of(self._batch(call.softmax.shape[-2]))
+        key = None if ends[1].node is None else self.flow.root[ends[1].node]
+        frame.attentions.append(Attention(call, projection, key, *shape))
+        if isinstance(frame.module, nn.MultiheadAttention) and not frame.module.batch_first:
+            frame.time_first = True
+        block.time_first |= frame.time_first
 
     def _batch(self, seq: int) -> int:
         """Number of sequences of ``seq`` tokens in the input of the innermost module; notes whether it is [seq, batch, dim]."""
         frame = self.stack[-1]
         shape = (1,) if frame.tokens is None else frame.tokens.shape
         if len(shape) == 3 and shape[1] != seq and shape[0] == seq:
-            frame.time_first = _block(self.stack).time_first = True
+            frame.time_first = True
             return shape[1]
         return shape[0] if len(shape) > 2 else 1
 
-    def _attended(self, call: AttentionCall | ExplicitCall | None) -> None:
-        frame = self.stack[-1]
-        block = _block(self.stack)
-        if block.layer is None:
-            block.layer, self.count = self.count, self.count + 1
-        frame.block = block
-        if self.attention:
-            frame.calls.append(self._some(call))
-        frame.attended_inside = True
-        if isinstance(frame.module, nn.MultiheadAttention) and not frame.module.batch_first:
-            frame.time_first = block.time_first = True
+    # modules
 
     def _enter(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         tokens = first_tensor(args, kwargs)
-        kind, siblings = self.places.get(module, ("", 0))
-        with _aside():
-            if self.stack:
-                parent = self.stack[-1]
-                waits = parent.layer is not None and parent.attended_inside and parent.after_attention is None
-                # The stream after attention is the first input of a later submodule that is not merely its predecessor's output.
-                if waits and tokens is not parent.last_output:
-                    parent.after_attention = _like(tokens, parent.tokens)
-            if tokens is not None:
-                # Models often change the stream in place, x += ...: a block keeps a copy of its input.
-                tokens = tokens.detach().clone() if kind else tokens.detach()
-        self.stack.append(_Frame(self.modules[module], module, tokens, kind, siblings))
+        name = self.modules[module]
+        if tokens is not None:
+            # Models often change the stream in place, x += ...: a member of a list keeps a copy of its input.
+            with torch.no_grad(), torch._C.DisableTorchFunction():
+                tokens = tokens.detach().clone() if self.features and name in self.members else tokens.detach()
+        self.stack.append(Frame(name, module, tokens))
+        self.ran.add(name)
 
     def _leave(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         frame = self.stack.pop()
-        first = first_tensor((output,), {})
-        with _aside():
-            if frame.block is not None:
-                self._emit_attention(frame, first)
-            if frame.layer is not None and first is not None:
-                self._emit_features(frame, first)
-        if self.stack:
-            self.stack[-1].last_output = first
-            self.stack[-1].attended_inside |= frame.attended_inside
+        if not self.broken:
+            try:
+                self._left(frame, args, kwargs, output)
+            except Exception as error:
+                self.broken = True
+                self.on_fault(error)
 
-    def _matches(self, *names: str) -> bool:
+    def _left(self, frame: Frame, args: tuple, kwargs: dict, output: Any) -> None:
+        first = first_tensor((output,), {})
+        if first is not None and self.flow.known(first) is None:  # an operation that torch does not show
+            self.flow.add(first, tuple(dict.fromkeys(node for x in tensors_in(args, kwargs) if (node := self.flow.node(x)) >= 0)))
+        if frame.attentions:
+            with aside():
+                self._emit_attention(frame, first)
+        if self.features and first is not None:
+            self.layers.left(frame, first)
+        if frame.projections and self.stack:
+            # A wrapper of a linear layer hands its input on to the module that called it.
+            ends = {self._end_of(node) for x in tensors_in(output) if (node := self.flow.known(x)) is not None}
+            for node in frame.projections:
+                if node in ends:
+                    self.stack[-1].projections.append(node)
+                else:
+                    self.flow.steps[node].tokens = None
+
+    def _end_of(self, node: int) -> int:
+        """The projection from which a node was moved."""
+        steps = self.flow.steps
+        while node in steps and steps[node].weight is None:
+            node = steps[node].parent
+        return node
+
+    # emission
+
+    def _matching(self, *names: str) -> bool:
         return any(fnmatchcase(name, self.glob) for name in names)
 
-    def _emit_attention(self, frame: _Frame, output: Tensor | None) -> None:
+    def _emit_attention(self, frame: Frame, output: Tensor | None) -> None:
         block = frame.block
         assert block is not None
-        assert block.layer is not None
         self.attending.append(frame.name)
-        matches = self._matches(frame.name, block.name)
+        matches = self._matching(frame.name, block.name)
         self.matches += matches
-        if not frame.calls:
+        if not self.attention:
             return
-        whole, streamed = (_stream(x, time_first=frame.time_first) for x in (frame.tokens, output))
-        labels = self._labels(frame.calls[0].query if whole is None else whole)
-        tokens, streamed = self._some(whole), self._some(streamed)
+        tokens, output = (as_stream(x, time_first=frame.time_first) for x in (frame.tokens, output))
         declared = declared_bilinear(frame.module) if matches else None
-        for call in frame.calls:
+        for attentions in _pieces(frame.attentions):
+            calls = [attention.call for attention in attentions if attention.call is not None]
+            call = joined(calls)
             first_head, block.heads = block.heads, block.heads + call.query.shape[1]
-            if not matches:
-                continue
-            scale = None if call.biased else call.scale
-            joined = call.query.transpose(1, 2).flatten(2).detach()  # stands for tokens in modules that are given no stream
-            self.emit(
-                Activations(
-                    name=frame.name,
-                    layer=block.layer,
-                    kind="attention",
-                    tokens=joined if tokens is None else tokens,
-                    output=joined if streamed is None else streamed,
-                    query=call.query.detach(),
-                    key=call.key.detach(),
-                    value=call.value.detach(),
-                    weights=call.weights().detach(),
-                    bilinear=inferred_bilinear(frame.module, tokens, call.query, call.key, scale) if declared is None else declared,
-                    module=frame.module,
-                    mask=call.allowed,
-                    first_head=first_head,
-                    labels=labels,
-                )
-            )
+            if matches:
+                place = {"name": frame.name, "layer": block.layer, "module": frame.module, "first_head": first_head}
+                self.emitter.attention(call, attentions[0].projection, declared, tokens, output, **place)
 
-    def _emit_features(self, frame: _Frame, output: Tensor) -> None:
-        tokens, after = (_stream(x, time_first=frame.time_first) for x in (frame.tokens, output))
-        if tokens is None or after is None or not self._matches(frame.name):
-            return
-        attended = _stream(frame.after_attention, time_first=frame.time_first)
-        if attended is None and after.shape == tokens.shape:
-            attended = after
-        assert frame.layer is not None
-        labels = self._labels(tokens)
-        tokens, after, attended = (self._some(x) for x in (tokens, after, attended))
-        self.emit(
-            Activations(
-                name=frame.name,
-                layer=frame.layer,
-                kind="features",
-                tokens=tokens,
-                output=after.clone(),  # the next block may change the stream in place
-                module=frame.module,
-                after_attention=attended,
-                labels=labels,
-            )
-        )
-
-    def _emit_outputs(self, inputs: Tensor | None, output: Any) -> None:
-        """The logits: the field ``logits`` of a structured output, otherwise its first tensor."""
-        logits = getattr(output, "logits", None)
-        logits = logits if isinstance(logits, Tensor) else first_tensor((output,), {})
-        if logits is None or not logits.ndim:
-            return
-        with _aside():
-            logits = logits.detach()
-            stream = _stream(inputs, time_first=False)
-            labels, logits = self._labels(logits), self._some(logits)
-            rows = logits.reshape(len(logits), -1, logits.shape[-1])
-            tokens = rows if stream is None else self._some(stream)
-            self.emit(Activations("", self.count, "outputs", tokens, rows, module=self.model, labels=labels, outputs=logits.clone()))
-
-    def _labels(self, stream: Tensor) -> Tensor | None:
-        """Labels of the sequences that are emitted, on their device; None for windows, which have no labels."""
-        if self.labels is None or len(self.labels) != len(stream):
-            return None
-        return self._some(self.labels.to(stream.device))
-
-    def _some(self, data: Any) -> Any:
-        """At most ``max_samples`` sequences of a stream [batch, ...] or of a call, evenly spaced; None stays None."""
-        if data is None or self.max_samples is None:
-            return data
-        call = not isinstance(data, Tensor)
-        length = len(data.query if call else data)
-        if length <= self.max_samples:
-            return data
-        device = data.query.device if call else data.device
-        chosen = torch.linspace(0, length - 1, self.max_samples).round().long().to(device)
-        if not call:
-            return data[chosen]
-        parts = {part.name: getattr(data, part.name) for part in fields(data)}
-        return replace(data, **{name: x[chosen] for name, x in parts.items() if isinstance(x, Tensor) and len(x) == length})
+    def _end(self, inputs: Tensor | None, output: Any) -> None:
+        """Emits what waited for the end of the pass."""
+        self.layers.end()
+        if self.outputs:
+            logits = getattr(output, "logits", None)
+            logits = logits if isinstance(logits, Tensor) else first_tensor((output,), {})
+            if logits is not None and logits.ndim:
+                self.emitter.outputs(inputs, logits, self.layers.count, self.model)
 
 
-@contextlib.contextmanager
-def _eager() -> Iterator[None]:
-    """Runs compiled modules eagerly, and torch's transformer layers without the fused path that hides their attention."""
-    dynamo = sys.modules.get("torch._dynamo")
-    fused = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with contextlib.nullcontext() if dynamo is None else torch.compiler.set_stance("force_eager"):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fused)
+def _needs_hooks(module: nn.Module) -> bool:
+    """Whether a module may attend or contain what does: not a compiled script, and not one of torch's own layers without parts."""
+    own = type(module).__module__.split(".")[:2] != ["torch", "nn"]
+    return not isinstance(module, torch.jit.ScriptModule) and (own or len(module._modules) > 0)
 
 
-@contextlib.contextmanager
-def _aside() -> Iterator[None]:
-    """Hides the probe's own operations from the model: no gradients, no autocast, no interception."""
-    with torch.no_grad(), torch._C.DisableTorchFunction(), contextlib.ExitStack() as stack:
-        for device in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(device):
-                stack.enter_context(torch.autocast(device, enabled=False))
-        yield
-
-
-def _block(stack: Sequence[_Frame]) -> _Frame:
-    """The block in which the innermost module attends: a member of a list of similar modules, or else the module itself."""
-    members = [frame for frame in stack[:-1] if frame.kind] or [frame for frame in stack if frame.kind]
-    lists = [frame for frame in members if frame.kind == "list"]
-    repeated = [frame for frame in lists if frame.siblings > 1]
-    if lists:
-        return repeated[-1] if repeated else lists[0]
-    return max(members, key=lambda frame: frame.siblings) if members else stack[-1]
-
-
-def _named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Names and modules without the wrappers of ``torch.compile`` and of parallel training; the model itself comes first."""
-    yield "", model
-    shown, wrappers = {}, set()  # qualified name -> name without wrappers
-    for name, module in model.named_modules():
-        parent, _, last = name.rpartition(".")
-        shown[name] = shown.get(parent, "") if parent in wrappers or not name else ".".join(filter(None, (shown.get(parent, ""), last)))
-        if wrapped(module) is not None:
-            wrappers.add(name)
-        elif module is not model:
-            yield shown[name], module
-
-
-def _places(modules: dict[nn.Module, str]) -> dict[nn.Module, tuple[str, int]]:
-    """For each member of a list that has submodules: the kind of list, and how many members have its type."""
-    places = {}
-    for container in modules:
-        if isinstance(container, nn.ModuleList | nn.Sequential):
-            kind = "list" if isinstance(container, nn.ModuleList) else "sequential"
-            members = [original_of(member) for member in container if member is not None]
-            for member in members:
-                if len(member._modules):
-                    places[member] = kind, sum(type(other) is type(member) for other in members)
-    return places
-
-
-def first_tensor(args: tuple, kwargs: dict) -> Tensor | None:
-    """The first tensor among the arguments, tuples, lists and mappings included; None if there is none. Any shape ``[...]``."""
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, Tensor):
-            return value
-        if isinstance(value, dict):
-            value = tuple(value.values())
-        if isinstance(value, tuple | list) and (inner := first_tensor(tuple(value), {})) is not None:
-            return inner
-    return None
-
-
-def _like(tokens: Tensor | None, stream: Tensor | None) -> Tensor | None:
-    return tokens.detach().clone() if tokens is not None and stream is not None and tokens.shape == stream.shape else None
-
-
-def _stream(tensor: Tensor | None, *, time_first: bool) -> Tensor | None:
-    """A tensor as [batch, seq, dim]; None if it is no stream of vectors."""
-    if tensor is None or not tensor.is_floating_point() or tensor.ndim < 2:
-        return None
-    tensor = tensor.detach()
-    if tensor.ndim == 2:
-        return tensor[None]
-    return tensor.transpose(0, 1) if time_first and tensor.ndim == 3 else tensor.flatten(1, -2)
-
-
-def wrapped(module: nn.Module) -> nn.Module | None:
-    """The module inside a wrapper (compile, Lightning Fabric, parallel training); None if this is no wrapper."""
-    if isinstance(module, DataParallel | DistributedDataParallel):
-        return module.module
-    return next((module._modules[name] for name in INSIDE if name in module._modules), None)
-
-
-def original_of(module: nn.Module) -> nn.Module:
-    """The module inside all wrappers."""
-    while (inside := wrapped(module)) is not None:
-        module = inside
-    return module
-
-
-def is_shared(module: nn.Module) -> bool:
-    """Whether several processes train the model, each on its share of the data: with DDP, FSDP, or Fabric around them."""
-    layer: nn.Module | None = module
-    while layer is not None:
-        if PARALLEL & {kind.__name__ for kind in type(layer).__mro__}:
-            return True
-        layer = wrapped(layer)
-    return False
+def _pieces(attentions: list[Attention]) -> list[list[Attention]]:
+    """Groups the attentions of a module whose queries are pieces of one sequence: the same keys, and not more queries than keys in all."""
+    groups: list[list[Attention]] = []
+    for attention in attentions:
+        last = groups[-1] if groups else []
+        same = bool(last) and last[0].key is not None and last[0].key == attention.key and last[0].keys == attention.keys
+        if same and attention.queries < attention.keys and sum(one.queries for one in last) + attention.queries <= attention.keys:
+            last.append(attention)
+        else:
+            groups.append([attention])
+    return groups

@@ -1,11 +1,11 @@
 """The probe: metrics that run inside the forward passes of a model."""
 
 import contextlib
-import copy
 import io
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from types import MethodType
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,10 @@ from torch import Tensor, distributed, nn
 
 from ..core.measurement import Measurement, Table
 from ..core.metric import ActivationKind, Activations, Metric
-from ..core.result import Result, provenance
-from .forward_pass import ForwardPass, first_tensor, is_shared, original_of
+from ..core.result import Result, json_line, provenance
+from .forward_pass import ForwardPass, NoAttention
+from .modules import first_tensor, is_shared, original_of
+from .redirect import Redirect, inside_vmap
 
 
 def probe(
@@ -27,11 +29,16 @@ def probe(
     every: int = 1,
     max_samples: int | None = None,
     name: str | None = None,
+    file: str | Path | None = None,
 ) -> "Probe":
     """Computes metrics of a model while it runs; a context manager.
 
     Layers are the blocks of the network: members of an ``nn.ModuleList`` or ``nn.Sequential`` that contain attention, in the order of
-    execution. A network without such lists has one layer for each module that attends.
+    execution, whether they are modules that run or plain lists of modules. A network without such lists has one layer for each module that
+    attends; one without attention has the members of its longest list of similar modules, for metrics that need no attention. A member in
+    which no attention was recognised, though others of its list attend, keeps its number and gets a row that says so.
+
+    An error in a metric, or in the probe itself, becomes a row without value whose ``reason`` is the error; the model never sees it.
 
     Args:
         model: any module, compiled or not; it must be called (not a copy of it) inside the block.
@@ -40,15 +47,17 @@ def probe(
         every: the first and then each ``every``-th forward pass is observed; the others cost next to nothing.
         max_samples: limit on the sequences of an observed pass, evenly spaced over the batch; all if None.
         name: the rows' column ``model``; the type's name if None.
+        file: of JSON lines, to which the rows of each measurement are appended when it ends; for long trainings, whose rows would fill the
+            memory.
     Returns:
         :class:`Probe`. The shapes of activations are those of :class:`~transformer_theory.core.metric.Activations`, e.g. weights
         ``[batch, heads, queries, keys]``.
     Raises:
         ValueError: ``every`` or ``max_samples`` is less than 1, or ``metrics`` are not metrics; at the first observed pass, if no name
             matches ``layers``.
-        NoAttention: at the first observed pass, if it contains no attention.
+        NoAttention: at the first observed pass, if it contains no attention and a metric needs it.
     """
-    return Probe(model, metrics, layers=layers, every=every, max_samples=max_samples, name=name)
+    return Probe(model, metrics, layers=layers, every=every, max_samples=max_samples, name=name, file=file)
 
 
 class Probe:
@@ -57,7 +66,8 @@ class Probe:
     Attributes:
         labels: class of each sequence of the *next* forward pass, ``[batch]``. Set it before each pass. If it is None, the model's
             argument ``labels=`` is used if it holds one integer per sequence, as in ``transformers``.
-        rows: the measurements so far.
+        targets: what the outputs of the *next* forward pass are compared with, ``[batch, ...]``, for metrics of the outputs.
+        rows: the measurements so far; with a file, those of the last measurement.
         shared: whether measurements are of all processes' data; True for a model that is wrapped for parallel training.
         step: the column ``step`` of the next measurement; the number of the forward pass (from 0) if None.
 
@@ -75,6 +85,7 @@ class Probe:
         max_samples: int | None = None,
         name: str | None = None,
         method: str = "forward",
+        file: str | Path | None = None,
     ):
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
@@ -84,6 +95,8 @@ class Probe:
         self.shared = is_shared(model)
         self.name = type(original_of(model)).__name__ if name is None else name
         self.labels: Int[Tensor, " batch"] | None = None
+        self.targets: Tensor | None = None
+        self._targets: Tensor | None = None
         self.step: int | None = None
         self.rows: list[Measurement] = []
         self._kinds: set[ActivationKind] = {kind for metric in self.metrics for kind in metric.kinds}
@@ -94,6 +107,11 @@ class Probe:
         self._labelled = self._bilinear = False  # whether labels, and the bilinear form of any attention, have occurred
         self._with_rows: set[int] = set()  # the metrics, by number, that returned a row
         self._method = method
+        self.file = None if file is None else Path(file)
+        self._start = self.file.stat().st_size if self.file is not None and self.file.exists() else 0  # rows of earlier runs come before
+        self._cache: dict = {}  # of arrangements of heads, which every pass would compute again
+        self._failed: dict[int, Exception] = {}  # errors of metrics in this measurement, by number
+        self._notes: dict[Measurement, None] = {}  # rows about the pass itself, in order, without repetitions
         self._arrays: dict[int, dict[str, np.ndarray]] = {}
         self._restore: Callable[[], None] | None = None
 
@@ -102,7 +120,7 @@ class Probe:
         compiled = self._method == "forward" and self.model._compiled_call_impl is not None
         slot = "_compiled_call_impl" if compiled else self._method
         before, original = self.model.__dict__.get(slot), getattr(self.model, slot)
-        self.model.__dict__[slot] = _Redirect(self, original, before)
+        self.model.__dict__[slot] = Redirect(self.model, self._method, self._call, original, before)
 
         def restore() -> None:
             if before is None:
@@ -162,7 +180,15 @@ class Probe:
             "forward_passes": self._passes,
             "measurements": self._measured,
         }
-        return Result("probe", settings, Table([*self.rows, *self.silent()]), arrays, (), (), provenance())
+        return Result("probe", settings, Table([*self._stored(), *self.silent()]), arrays, (), (), provenance())
+
+    def _stored(self) -> Iterable[Measurement]:
+        """The rows of all measurements, read back from the file if there is one."""
+        if self.file is None:
+            return self.rows
+        with self.file.open(encoding="utf-8") as file:
+            file.seek(self._start)
+            return [Measurement.from_json(json.loads(line)) for line in file]
 
     def silent(self) -> Iterator[Measurement]:
         """One row for each metric that measured nothing; its quantity is the metric's class, its reason what the metric may lack."""
@@ -185,55 +211,107 @@ class Probe:
         """Runs one forward pass of the model, observed if its turn has come."""
         if self._running:
             return original(*args, **kwargs)
-        index, labels, step = self._passes, self.labels, self.step
+        index, labels, step, self._targets = self._passes, self.labels, self.step, self.targets
         self._passes += 1
-        self.labels = self.step = None
+        self.labels = self.targets = self.step = None
         if not self._together and index % self.every:
             return original(*args, **kwargs)
         inputs = first_tensor(args, kwargs)
         if labels is None and inputs is not None and _per_sequence(kwargs.get("labels"), len(inputs)):
             labels = kwargs["labels"]
-        if labels is not None and inputs is not None and len(labels) != len(inputs):
+        if labels is not None and inputs is not None and len(labels) not in inputs.shape[:2]:  # the batch may come second
             raise ValueError(f"labels must have one entry per sequence, {len(inputs)}, got {len(labels)}; set p.labels before each pass")
         if not self._together:
             self._begin()
-        forward = ForwardPass(self.model, self._update, self.layers, labels, self.max_samples, kinds=self._kinds)
+        step = index if step is None else step
+        if inside_vmap(self.model, args, kwargs):
+            self._note("forward pass", "not observed: it ran inside torch.vmap, where no number can be read; probe the model outside of it")
+            output = original(*args, **kwargs)
+        else:
+            output = self._observed(original, args, kwargs, labels)
+        if not self._together:
+            self._finish(step)
+        return output
+
+    def _observed(self, original: Callable, args: tuple, kwargs: dict, labels: Tensor | None) -> Any:
+        options = {"kinds": self._kinds, "cache": self._cache, "on_fault": self._fault, "targets": self._targets}
+        forward = ForwardPass(self.model, self._update, self.layers, labels, self.max_samples, **options)
         self._running = True
         try:
             output = forward.run(original, args, kwargs)
         finally:
             self._running = False
-        forward.check(self.name)
-        if not self._together:
-            self._finish(index if step is None else step)
+        self._bilinear |= forward.emitter.has_bilinear
+        try:
+            forward.check(self.name)
+        except NoAttention as error:
+            if not self._measured:
+                raise  # a wrong model or implementation is reported at once; later, the training goes on
+            self._note("attention", str(error))
+        for layer, name, other in forward.blocks.unseen(forward.ran) if forward.attending else ():
+            self._note("attention", f"attention not seen: none was recognised in {name}, though {other} attends", layer=layer)
+        for layer, name in forward.layers.without_stream:
+            why = f"not found: nothing that attention was added to, so {name} has its input and output, and no stream in between"
+            self._note("residual stream", why, layer=layer)
         return output
+
+    def _fault(self, error: Exception) -> None:
+        """An error of the probe itself; the rest of the pass ran unobserved."""
+        self._note("forward pass", f"not observed to its end: {type(error).__name__}: {error}")
+
+    def _note(self, quantity: str, reason: str, **columns: Any) -> None:
+        self._notes[Measurement("network", "network", quantity, None, reason=reason, **columns)] = None
 
     def _update(self, activations: Activations) -> None:
         self._labelled |= activations.labels is not None
-        self._bilinear |= activations.bilinear is not None
-        for metric in self.metrics:
-            if activations.kind in metric.kinds:
-                metric.update(activations)
+        for number, metric in enumerate(self.metrics):
+            if activations.kind in metric.kinds and number not in self._failed:
+                with self._guarded(number):
+                    metric.update(activations)
+
+    @contextlib.contextmanager
+    def _guarded(self, number: int) -> Iterator[None]:
+        """Ends this measurement of a metric that raises; the model goes on."""
+        try:
+            yield
+        except Exception as error:
+            self._failed[number] = error
+            self._note(type(self.metrics[number]).__name__, f"{type(error).__name__}: {error}")
 
     def _begin(self) -> None:
-        for metric in self.metrics:
-            metric.reset()
+        self._failed, self._notes = {}, {}
+        for number, metric in enumerate(self.metrics):
+            with self._guarded(number):
+                metric.reset()
 
     def _finish(self, step: int) -> None:
+        rows: list[Measurement] = []
         with torch.no_grad():
             if self.shared:
                 across_processes(self.metrics)
             for number, metric in enumerate(self.metrics):
-                rows = [
-                    replace(row, model=row.model or self.name, step=int(step) if row.step is None else row.step) for row in metric.compute()
-                ]
-                self.rows.extend(rows)
-                if rows:
+                if number in self._failed:
                     self._with_rows.add(number)
-                if arrays := metric.arrays():
-                    self._arrays.setdefault(int(step), {}).update(arrays)
+                    continue
+                with self._guarded(number):
+                    computed = list(metric.compute())
+                    rows += computed
+                    if computed:
+                        self._with_rows.add(number)
+                    if arrays := metric.arrays():
+                        self._arrays.setdefault(int(step), {}).update(arrays)
+        rows += self._notes
+        self._keep([replace(row, model=row.model or self.name, step=int(step) if row.step is None else row.step) for row in rows])
         self._measured += 1
         self._last = int(step)
+
+    def _keep(self, rows: list[Measurement]) -> None:
+        if self.file is None:
+            self.rows += rows
+            return
+        self.rows = rows
+        with self.file.open("a", encoding="utf-8") as file:  # closed, and so flushed, after each measurement
+            file.writelines(json_line(row) for row in rows)
 
 
 def across_processes(metrics: Sequence[Metric]) -> None:
@@ -277,25 +355,3 @@ def _checked(metrics: Sequence[Metric]) -> tuple[Metric, ...]:
 def _per_sequence(labels: Any, count: int) -> bool:
     """Whether these are integers, one per sequence."""
     return isinstance(labels, Tensor) and labels.shape == (count,) and not labels.is_floating_point()
-
-
-class _Redirect:
-    """Replaces the forward of the probed model; a deep copy of the model (a running average, say) gets its original forward."""
-
-    def __init__(self, owner: Probe, original: Callable, before: Callable | None):
-        self.owner, self.original, self.before = owner, original, before
-
-    def __call__(self, *args, **kwargs):
-        return self.owner._call(self.original, args, kwargs)
-
-    @property
-    def __wrapped__(self) -> Callable:  # what inspect, and Lightning, ask
-        return self.original
-
-    def __deepcopy__(self, memo: dict) -> Callable:
-        model = self.owner.model
-        return (
-            MethodType(getattr(type(model), self.owner._method), memo[id(model)])
-            if self.before is None
-            else copy.deepcopy(self.before, memo)
-        )

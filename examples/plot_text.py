@@ -18,7 +18,8 @@ from transformer_theory.core.plotting import axes, heatmap, line
 from transformer_theory.data import Text
 from transformer_theory.data.text import SHIPPED
 from transformer_theory.metrics import AttentionMaps, AttentionStatistics
-from transformer_theory.theories.scan_snap.language_training import next_word_loss, sgd, train_decoder
+from transformer_theory.theories.scan_snap.language_training import sgd, train_decoder
+from transformer_theory.training.tasks import next_word_loss
 
 # %%
 # The words of the text, of which the last fifth is for validation, and the same words shuffled.

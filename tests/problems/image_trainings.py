@@ -60,15 +60,19 @@ def table(folder: Path) -> list[dict]:
     return [row for row in rows if row["quantity"] not in ("seconds", "images per second")]
 
 
-def assert_same(folder: Path, other: Path) -> None:
-    """Two trainings have equal files: every tensor, the table and the best network, to the last bit, except for the run ids."""
+def assert_same(folder: Path, other: Path, **options) -> None:
+    """Two trainings have equal files: every tensor, the table and the best network, to the last bit, except for the run ids.
+
+    Args:
+        options: of :func:`.saved.load`.
+    """
     first, second = (torch.load(one / "last.pt", weights_only=True) for one in (folder, other))
     for part in ("network", "optimiser", "average"):
         assert_equal(first[part], second[part])
     parts = ("step", "best", "run", "rows")
     assert [first[part] for part in parts] == [second[part] for part in parts]
     assert table(folder) == table(other)
-    best, twin = (load(one / "best.safetensors") for one in (folder, other))
+    best, twin = (load(one / "best.safetensors", **options) for one in (folder, other))
     assert_equal(dict(best.model.state_dict()), dict(twin.model.state_dict()))
     assert best.origin | {"run_id": ""} == twin.origin | {"run_id": ""}
 

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import torch
 
-from tests.problems.image_trainings import trained, with_
+from tests.problems.image_trainings import interrupting, trained, with_
 from transformer_theory.theories.rate_reduction.tasks import RateReduction
 from transformer_theory.training import loop
 from transformer_theory.training.augment import Augmentation
@@ -49,6 +49,15 @@ def losses(folder: Path, **options) -> list[float]:
     return [*everyone.tolist(), *measured]
 
 
+def interrupted(folder: Path, **options) -> None:
+    """A training as a whole, and one that is interrupted between two checkpoints and resumed."""
+    settings = with_(interval=2, depth=2, augmentation=Augmentation(crop=1, flip=0.5, mixup=0.8))
+    trained(folder / "whole", settings, **options)
+    with contextlib.suppress(KeyboardInterrupt):
+        trained(folder / "parts", settings, callback=interrupting(3), **options)
+    trained(folder / "parts", settings, resume=True, **options)
+
+
 def refused(folder: Path, **options) -> str:
     try:
         trained(folder, **options)
@@ -58,10 +67,10 @@ def refused(folder: Path, **options) -> str:
 
 
 def gathered(folder: Path) -> tuple[list[float], int]:
-    """Losses, and how often this process gathered the optimiser's state."""
-    with patch.object(loop, "whole", wraps=loop.whole) as whole:
+    """Losses, and how often the optimiser's state was gathered."""
+    with patch.object(loop, "optimiser_state", wraps=loop.optimiser_state) as gather:
         numbers = losses(folder)
-    return numbers, sum("param_groups" in call.args[0] for call in whole.call_args_list)
+    return numbers, gather.call_count
 
 
 def timed(folder: Path) -> int:
@@ -96,6 +105,8 @@ def work(folder: Path) -> dict:
         "rate reduction": losses(folder / "rates", objective=RATES),
         "fsdp": losses(folder / "fsdp", hardware=SHARDED),
         "resumed": losses(folder / "one", hardware=SHARDED, resume=True),
+        "interrupted ddp": interrupted(folder / "interrupted ddp"),
+        "interrupted fsdp": interrupted(folder / "interrupted fsdp", hardware=SHARDED),
         "indivisible": refused(folder / "no", settings=with_(batch_size=15)),
         "average": refused(folder / "no", settings=with_(average=0.9), hardware=SHARDED),
     }

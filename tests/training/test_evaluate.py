@@ -7,9 +7,10 @@ import pytest
 
 from tests.problems import image_trainings
 from tests.problems.image_trainings import noise, trained, with_
+from transformer_theory.core.result import Result
 from transformer_theory.theories.crate.tasks import SparseRateReduction
 from transformer_theory.theories.rate_reduction.tasks import RateReduction
-from transformer_theory.training.evaluate import StoredNetwork, evaluate, training_images
+from transformer_theory.training.evaluate import StoredNetwork, evaluate, stored_networks, training_images
 from transformer_theory.training.folder import network_file
 from transformer_theory.training.networks import Sizes, crate
 from transformer_theory.training.objectives import CrossEntropy, MaskedAutoencoding
@@ -75,3 +76,13 @@ def test_the_error_of_an_invalid_patch_size_lists_valid_ones(side, patch, stem, 
     sizes = Sizes(image_size=side, channels=1, num_classes=2, patch_size=patch, dim=8, depth=1, heads=2, stem=stem)
     with pytest.raises(ValueError, match=f"patch_size must be .*{advice}$"):
         crate(sizes)
+
+
+@pytest.mark.parametrize("missing", ["settings", "images", "score"])
+def test_a_run_without_its_settings_is_named(tmp_path, missing):
+    trained(tmp_path / "run", with_(epochs=1))
+    result = Result.load(tmp_path / "run")
+    del result.settings[missing]
+    result.write_into(tmp_path / "run")
+    with pytest.raises(ValueError, match=rf"run .*{missing}"):
+        stored_networks([tmp_path / "run"], noise(12))

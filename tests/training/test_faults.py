@@ -1,5 +1,7 @@
 """Faults of a training are reported in one line, with step and layer, and the last good checkpoint stays."""
 
+import errno
+import os
 import resource
 from dataclasses import dataclass
 
@@ -27,7 +29,7 @@ class Spoiled(CrossEntropy):
         count[0] += 1
         if count[0] < 4:
             return found
-        weight = dict(model.named_parameters())[f"_forward_module.{LAYER}"]
+        weight = dict(model.module.named_parameters())[LAYER]
         if self.fault == "weight":
             weight.data.fill_(torch.nan)
             return super().loss(model, images, targets, gather)
@@ -43,15 +45,15 @@ class Spoiled(CrossEntropy):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("weight", "the loss is nan, .* a weight of network.transformer.layers.0.1.fn .* is not finite"),
-        ("refusal", "tokens must be finite; a weight of network.transformer.layers.0.1.fn .* is not finite"),
-        ("gradient", f"the loss is .*, the norm of its gradient nan; every layer's output is finite, the gradient of {LAYER} is not"),
-        ("loss", "the loss is inf"),
-        ("constant", "the loss is inf"),
+        ("weight", ".* nan.* weight of network.transformer.layers.0.1.fn "),
+        ("refusal", "tokens must be finite; .* weight of network.transformer.layers.0.1.fn "),
+        ("gradient", rf".* nan.* {LAYER} "),
+        ("loss", ".* inf"),
+        ("constant", ".* inf"),
     ],
 )
 def test_values_that_are_not_finite_are_named_and_the_last_state_stays(tmp_path, fault, message):
-    with pytest.raises(NotConverged, match=rf"step 4: {message}.*last\.pt holds the last good state, of step 3; begin again with a lower"):
+    with pytest.raises(NotConverged, match=rf"step 4: {message}.*last\.pt .* step 3$"):
         trained(tmp_path / "run", objective=Spoiled(fault=fault))
     held = torch.load(tmp_path / "run" / "last.pt", weights_only=True)
     assert held["step"] == 3
@@ -70,7 +72,7 @@ def test_another_error_of_an_objective_stays_itself(tmp_path):
 
 def test_weights_that_a_step_has_spoiled_are_not_stored(tmp_path):
     """The step is the last before a checkpoint."""
-    with pytest.raises(NotConverged, match=r"step 1: pos_embedding is not finite after it; .*, of step 0; begin again"):
+    with pytest.raises(NotConverged, match=r"step 1: pos_embedding .*last\.pt .* step 0$"):
         trained(tmp_path / "run", with_(learning_rate=1e39, interval=1, warm_up=0.0))
     held = torch.load(tmp_path / "run" / "last.pt", weights_only=True)
     assert all(bool(torch.isfinite(weight).all()) for weight in held["network"].values())
@@ -85,7 +87,7 @@ def test_the_first_module_that_is_not_finite_is_named():
         model(images).sum().backward()
 
     assert where_not_finite(model, images, again) is None
-    assert where_not_finite(model, images / 0, again) == "the images hold NaN or infinity"
+    assert where_not_finite(model, images / 0, again) == "the batch holds NaN or infinity"
     model[2].bias.data.fill_(torch.nan)
     assert where_not_finite(model, images, again) == "a weight of 2 (Linear) is not finite"
     model[0].weight.data.fill_(3e38)
@@ -102,9 +104,7 @@ def test_a_full_disk_costs_no_checkpoint(tmp_path):
             resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, before[1]))
 
     try:
-        with pytest.raises(
-            OSError, match=r"cannot write to .*run \(.*\); .*last\.pt holds the last good state, of step 3, --resume continues"
-        ):
+        with pytest.raises(OSError, match=r"run \(File too large\).*last\.pt .* step 3"):
             trained(tmp_path / "run", callback=fill)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -112,6 +112,21 @@ def test_a_full_disk_costs_no_checkpoint(tmp_path):
     trained(tmp_path / "run", resume=True)
     trained(tmp_path / "whole")
     assert_same(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_full_disk_is_called_by_its_name(tmp_path, monkeypatch):
+    """torch's own writer would say "unexpected pos"."""
+    fsync, calls = os.fsync, []
+
+    def full(handle: int) -> None:
+        calls.append(handle)
+        if len(calls) > 4:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=rf"{os.strerror(errno.ENOSPC)}.* step 0"):
+        trained(tmp_path / "run")
 
 
 def test_a_full_disk_at_the_start_leaves_nothing(tmp_path):

@@ -11,7 +11,7 @@ import torch
 from tests.problems.image_trainings import CPU, SMALL, assert_same, interrupting, noise, table, trained, with_
 from tests.problems.networks import theory_metrics
 from transformer_theory.core.result import Result
-from transformer_theory.training import loop, monitor
+from transformer_theory.training import fit, loop, monitor
 from transformer_theory.training.augment import Augmentation
 from transformer_theory.training.folder import FILES, claimed, clear
 from transformer_theory.training.loop import train
@@ -23,7 +23,7 @@ from transformer_theory.training.saved import load
 EVERYTHING = Augmentation(crop=1, flip=0.5, operations=2, cutout=2, mixup=0.8, cutmix=1.0)
 KINDS = {
     "adamw": with_(augmentation=EVERYTHING),
-    "lion, average": with_(optimiser="lion", average=0.9, augmentation=Augmentation(mixup=0.8), learning_rate=1e-3),
+    "average": with_(average=0.9, augmentation=Augmentation(mixup=0.8), learning_rate=1e-3),
     "muon, average": with_(optimiser="muon", average=0.9, augmentation=EVERYTHING, interval=2),
     "layer decay": with_(network="vit", layer_decay=0.7, seed=5),
 }
@@ -123,7 +123,7 @@ def test_an_unfinished_training_ends_once(tmp_path):
 
 def test_a_finished_training_stays_unchanged(whole, monkeypatch):
     before = {entry: entry.read_bytes() for entry in whole.iterdir()}
-    monkeypatch.setattr(loop, "_Training", None)
+    monkeypatch.setattr(loop, "_Run", None)
     result = trained(whole, resume=True)
     assert result.table == Result.load(whole).table
     assert result.select(quantity="loss", split="test")
@@ -146,16 +146,34 @@ def test_a_table_may_have_more_rows_than_the_checkpoint_but_not_fewer(tmp_path, 
     assert sorted(entry.name for entry in (tmp_path / "run").iterdir()) == sorted(entry.name for entry in whole.iterdir())
 
 
-def test_a_missing_best_network_is_chosen_anew_and_a_damaged_one_is_an_error(tmp_path):
+@pytest.mark.parametrize("damage", ["cut", "bit", "missing"])
+def test_a_lost_best_network_is_chosen_anew_with_a_warning(tmp_path, caplog, damage):
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path / "run", callback=interrupting(4))
     best = tmp_path / "run" / "best.safetensors"
-    best.write_bytes(best.read_bytes()[:100])
-    with pytest.raises(ValueError, match=r"best\.safetensors, which cannot be read"):
-        trained(tmp_path / "run", resume=True)
-    best.unlink()
+    content = bytearray(best.read_bytes())
+    content[-3] ^= 4
+    if damage == "missing":
+        best.unlink()
+    else:
+        best.write_bytes(content if damage == "bit" else content[:100])
     trained(tmp_path / "run", resume=True)
-    assert best.is_file()
+    (record,) = caplog.records
+    assert "step 3" in record.getMessage()
+    assert "best.safetensors" in record.getMessage()
+    assert load(best).origin["step"] == 6
+
+
+def test_a_best_network_that_is_lost_after_the_last_step_is_the_last_one(tmp_path, caplog):
+    def stop(moment) -> None:
+        if moment.step == 6 and moment.measured is not None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "run", callback=stop)
+    (tmp_path / "run" / "best.safetensors").unlink()
+    result = trained(tmp_path / "run", resume=True)
+    assert result.select(quantity="accuracy", split="test").one().step == 6
 
 
 def states() -> Iterator:
@@ -233,7 +251,7 @@ def test_the_clock_goes_on_where_it_stopped(tmp_path, monkeypatch):
             now[0] += 0.1
             return now[0]
 
-    monkeypatch.setattr(loop, "time", Clock())
+    monkeypatch.setattr(fit, "time", Clock())
     settings = with_(minutes=0.2, interval=3)
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path / "run", settings, callback=interrupting(7))
@@ -282,8 +300,10 @@ def test_a_folder_that_is_used_is_refused(tmp_path, whole):
         trained(tmp_path)
     with pytest.raises(FileExistsError, match="is not a folder"):
         trained(tmp_path / "note")
-    with pytest.raises(FileNotFoundError, match=r"no checkpoint .* to continue from"):
+    with pytest.raises(FileExistsError, match="something else"):
         trained(tmp_path, resume=True)
+    with pytest.raises(FileNotFoundError, match=r"last\.pt .*--extend"):
+        trained(tmp_path / "nowhere", extend=True)
 
 
 def test_only_a_training_is_cleared(tmp_path, whole):

@@ -3,10 +3,12 @@
 import json
 import os
 import pickle
+import random
+import zipfile
+from dataclasses import asdict
 
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from tests.problems.image_trainings import SMALL, interrupting, noise, trained, with_
@@ -48,16 +50,17 @@ def test_a_network_is_loaded_exactly(run):
 
 
 def edited(run, path, **change):
-    """The network with other metadata."""
-    with safe_open(run / "best.safetensors", framework="pt") as opened:
-        record = json.loads(opened.metadata()["transformer_theory"])
-    save_file(load_file(run / "best.safetensors"), path, metadata={"transformer_theory": json.dumps({**record, **change})})
+    """The network with other metadata and their checksum."""
+    weights, record = saved.stored(run / "best.safetensors")
+    record |= change
+    record["crc32"] = saved.checksum(weights, record)
+    save_file(weights, path, metadata={"transformer_theory": json.dumps(record)})
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 2, "version": "9.0"}, r"must be of format 1 .* got format 2 of version 9\.0; install that version"),
+        ({"format": 3, "version": "9.0"}, r"format 2 .* got format 3 of version 9\.0"),
         ({"sizes": {"dim": 8}}, "does not describe a network that this version can build"),
         ({"sizes": 3}, "does not describe a network"),
         ({"sizes": {"image_size": "eight"}}, "does not describe a network"),
@@ -106,9 +109,9 @@ def test_other_files_are_no_networks(run, tmp_path):
 
 @pytest.mark.parametrize("archive", [True, False])
 def test_a_checkpoint_that_asks_for_code_is_not_read(tmp_path, archive):
-    held = {"format": 2, "run": Malice(tmp_path / "mark")}
+    held = {"format": checkpoint.FORMAT, "run": Malice(tmp_path / "mark")}
     torch.save(held, tmp_path / "last.pt", _use_new_zipfile_serialization=archive)
-    with pytest.raises(ValueError, match=r"got a reference to posix\.system, which could run code; it was not read"):
+    with pytest.raises(ValueError, match=r"posix\.system" if archive else r"last\.pt"):
         checkpoint.load(tmp_path / "last.pt")
     assert not (tmp_path / "mark").exists()
 
@@ -125,10 +128,58 @@ def test_damaged_checkpoints(run, tmp_path):
     assert not (tmp_path / "mark").exists()
 
 
+def flipped(content: bytes, place: int) -> bytes:
+    """The content with one other bit."""
+    changed = bytearray(content)
+    changed[place // 8] ^= 1 << place % 8
+    return bytes(changed)
+
+
+def test_any_flipped_bit_of_the_stored_numbers_is_found(run, tmp_path):
+    """20 of the payload of each file, one at a time: of the weights and moments, and of the weights and their metadata."""
+    generator = random.Random(0)
+    last, best = ((run / name).read_bytes() for name in ("last.pt", "best.safetensors"))
+    with zipfile.ZipFile(run / "last.pt") as archive:
+        members = [(last.index(content), len(content)) for entry in archive.infolist() if (content := archive.read(entry))]
+    for _ in range(20):
+        offset, size = generator.choices(members, [size for _, size in members])[0]
+        (tmp_path / "last.pt").write_bytes(flipped(last, 8 * offset + generator.randrange(8 * size)))
+        with pytest.raises(ValueError, match=r"last\.pt"):
+            checkpoint.load(tmp_path / "last.pt")
+        (tmp_path / "best.safetensors").write_bytes(flipped(best, generator.randrange(64, 8 * len(best))))
+        with pytest.raises(ValueError, match=r"best\.safetensors"):
+            saved.load(tmp_path / "best.safetensors")
+
+
+def test_a_network_without_a_checksum_was_written_by_the_version_before(run, tmp_path):
+    weights, record = saved.stored(run / "best.safetensors")
+    record["format"] = 1
+    save_file(weights, tmp_path / "best.safetensors", metadata={"transformer_theory": json.dumps(record)})
+    assert saved.load(tmp_path / "best.safetensors").origin == saved.load(run).origin
+
+
+def test_sizes_are_compared_before_memory_is_allocated(run, tmp_path):
+    """A network of 120,000 tokens' width would need 57 GB; so many layers or dimensions could not even be counted."""
+    sizes = saved.load(run).sizes
+    for change in ({"dim": 120_000}, {"dim": 2**40}, {"depth": 10**9}, {"num_classes": 2**60}):
+        edited(run, tmp_path / "other.safetensors", sizes={**asdict(sizes), **change})
+        with pytest.raises(ValueError, match=r"other\.safetensors"):
+            saved.load(tmp_path / "other.safetensors")
+
+
+@pytest.mark.parametrize("missing", ["settings", "objective", "theories"])
+def test_a_run_without_its_settings(run, tmp_path, missing):
+    held = torch.load(run / "last.pt", weights_only=True)
+    del held["run"][missing]
+    torch.save(held, tmp_path / "last.pt")
+    with pytest.raises(ValueError, match=f"for {missing}"):
+        checkpoint.stored_run(tmp_path / "last.pt")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 4, "version": "9.0"}, r"must be of format 3 .* got format 4 of version 9\.0; install that version"),
+        ({"format": 5, "version": "9.0"}, r"format 4 .* got format 5 of version 9\.0"),
         ({"run": 3}, "got int for run; begin again"),
         ({"step": 1.5}, "got float for step"),
         ({"seconds": "long"}, "got str for seconds"),
@@ -156,11 +207,11 @@ def test_a_checkpoint_is_of_a_training(tmp_path):
 )
 def test_states_that_do_not_fit_their_settings(tmp_path, part, content):
     with pytest.raises(KeyboardInterrupt):
-        trained(tmp_path / "run", with_(epochs=1), callback=interrupting(2))
+        trained(tmp_path / "run", with_(epochs=1, interval=1), callback=interrupting(2))
     path = tmp_path / "run" / "last.pt"
     torch.save({**torch.load(path, weights_only=True), part: content}, path)
-    with pytest.raises(ValueError, match=r"last\.pt contradicts its own settings: .*; begin again without --resume"):
-        trained(tmp_path / "run", with_(epochs=1), resume=True)
+    with pytest.raises(ValueError, match=r"last\.pt contradicts its own settings"):
+        trained(tmp_path / "run", with_(epochs=1, interval=1), resume=True)
 
 
 def test_a_table_is_serialised_once_and_read_back(tmp_path, monkeypatch):

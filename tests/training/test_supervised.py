@@ -126,24 +126,24 @@ def test_a_loss_that_is_not_finite_names_the_step():
             self.calls += 1
             return super().forward(tokens) * (math.nan if self.calls == 4 else 1.0)
 
-    with pytest.raises(NotConverged, match=r"got nan at step 4 of 60; lower learning_rate=0\.005") as failed:
+    with pytest.raises(NotConverged, match=r"step 4: .* nan") as failed:
         run(Broken())
     assert isinstance(failed.value.state, Broken)
 
 
 def test_bad_settings_are_named(unchecked):
     unlabelled = TokenData(tokens=separable().tokens)
-    with pytest.raises(ValueError, match="train_data must have labels"):
+    with pytest.raises(ValueError, match=r"train data .* labels"):
         train_classifier(small(), unlabelled, separable(), steps=1, learning_rate=1e-3, generator=torch.Generator())
-    with pytest.raises(ValueError, match="validation_data must have labels"):
+    with pytest.raises(ValueError, match=r"validation data .* labels"):
         train_classifier(small(), separable(), unlabelled, steps=1, learning_rate=1e-3, generator=torch.Generator())
     with pytest.raises(ValueError, match="accuracy needs labels"):
         accuracy(small(), unlabelled)
     with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
         run(steps=0)
-    with pytest.raises(ValueError, match="learning_rate must be positive, got nan"):
+    with pytest.raises(ValueError, match=r"learning_rate .* nan"):
         run(learning_rate=math.nan)
-    with pytest.raises(ValueError, match=r"checkpoints must lie in \[0, 60\], the steps of this run, got 61"):
+    with pytest.raises(ValueError, match=r"\[0, 60\].* got 61"):
         run(checkpoints=(0, 61))
     wrong = TokenData(tokens=separable().tokens, labels=torch.full((96,), 5))
     with pytest.raises(ValueError, match="labels must lie below the number of logits, 3, got 5"):

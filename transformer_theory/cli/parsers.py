@@ -193,7 +193,14 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     add_size(subparser)
     subparser.add_argument("--out", type=_path, metavar="DIR", help="folder for the network and its page (default: runs/NETWORK)")
     subparser.add_argument("--overwrite", action="store_true", help="remove the training in DIR, and start again")
-    subparser.add_argument("--resume", action="store_true", help="continue the training in DIR with the same options")
+    text = "continue the training in DIR with the same options; start if DIR holds none"
+    subparser.add_argument("--resume", action="store_true", help=text)
+    text = "continue the training in DIR with more --epochs or --minutes, even if it has ended"
+    subparser.add_argument("--extend", action="store_true", help=text)
+    text = "start from the weights of a stored network of the same kind and sizes: the folder of its run, or its .safetensors file"
+    subparser.add_argument("--weights", type=_path, metavar="RUN", help=text)
+    text = "train on several seeds in parallel, a number or a list, each in a folder DIR/seed-N, and print their mean"
+    subparser.add_argument("--seeds", type=_seeds, metavar="N|A,B", help=text)
     if argv[:1] == ["train"]:
         _training_options(subparser, argv[1:])
 

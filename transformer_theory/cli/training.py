@@ -43,14 +43,16 @@ def train_network(options: argparse.Namespace) -> int:
     from ..training.objectives import CrossEntropy
     from ..training.processes import Hardware
     from ..training.recipes import image_recipe
+    from ..training.seeds import seed_folder
     from ..training.settings import Settings
 
-    if options.resume and options.overwrite:
-        raise ValueError("--resume continues a training, --overwrite removes it, got both; leave one out")
-    if hasattr(options, "minutes") and hasattr(options, "epochs"):
-        raise ValueError("--minutes replaces --epochs, got both; leave one out")
+    _check_together(options)
     folder = options.out or Path("runs") / options.network
-    run = stored_run(folder / LAST) if options.resume else None
+    # Of several seeds, one has the settings that all of them keep.
+    folders = [folder] if options.seeds is None else [seed_folder(folder, seed) for seed in options.seeds]
+    resume = options.resume or options.extend
+    last = next((path / LAST for path in folders if (path / LAST).exists()), folders[0] / LAST)
+    run = stored_run(last) if options.extend or (resume and last.exists()) else None
     images = read_images(options.data, size=options.size, progress=None if _first_process() else lambda line: None)
     settings = image_recipe(options.network, name=options.recipe, image_size=images[0].size)
     if run is not None:  # options that are omitted keep their values from the stored run
@@ -62,8 +64,9 @@ def train_network(options: argparse.Namespace) -> int:
     hardware = Hardware(device=options.device, precision=options.precision, strategy=options.strategy, compile=options.compile)
     requested = options.theories.split(",") if options.theories else None if run is None else run["theories"]
     theories = () if requested in (["none"], []) else choose(requested)
-    if options.overwrite and not options.resume and _first_process():
-        clear(folder)
+    if options.overwrite and _first_process():
+        for path in folders:
+            clear(path)
     started = False
 
     def metrics() -> list[Metric]:
@@ -74,23 +77,24 @@ def train_network(options: argparse.Namespace) -> int:
         started = True
         show(moment)
 
+    arguments: dict[str, Any] = {
+        "objective": objective,
+        "metrics": metrics,
+        "theories": [theory.name for theory in theories],
+        "sources": [source for theory in theories for source in theory.sources],
+        "hardware": hardware,
+        "weights": options.weights,
+        "resume": resume,
+        "extend": options.extend,
+    }
     try:
+        if options.seeds is not None:
+            return _several(images, settings, folder, options.seeds, arguments)
         with progress_table(objective.score) as show:
-            result = train(
-                images,
-                settings,
-                folder,
-                objective=objective,
-                metrics=metrics,
-                theories=[theory.name for theory in theories],
-                sources=[source for theory in theories for source in theory.sources],
-                hardware=hardware,
-                resume=options.resume,
-                callback=callback,
-            )
+            result = train(images, settings, folder, callback=callback, **arguments)
     except KeyboardInterrupt:
-        stored = (folder / LAST).exists()
-        hint = f"{folder} holds the training up to its last interval; --resume continues it" if stored else "nothing was written"
+        stored = any((path / LAST).exists() for path in folders)
+        hint = f"{folder} holds the training up to its last interval, --resume continues it" if stored else "nothing was written"
         if _first_process():
             print(f"{NAME}: interrupted; {hint}", file=sys.stderr)
         return INTERRUPTED
@@ -105,6 +109,46 @@ def train_network(options: argparse.Namespace) -> int:
             page = report.write(Result.load(folder), folder)  # from the stored files, as the command `report` does
         print(f"report: {page}")
     return 0
+
+
+def _check_together(options: argparse.Namespace) -> None:
+    """Raises ValueError if options contradict each other."""
+    if options.overwrite and (options.resume or options.extend):
+        flag = "--resume" if options.resume else "--extend"
+        raise ValueError(f"{flag} continues a training and --overwrite removes it, got both; leave one out")
+    if hasattr(options, "minutes") and hasattr(options, "epochs"):
+        raise ValueError("--minutes replaces --epochs, got both; leave one out")
+    if options.extend and not (hasattr(options, "minutes") or hasattr(options, "epochs")):
+        raise ValueError("--extend needs the new length, got neither --epochs nor --minutes; add one")
+    if options.seeds is not None and hasattr(options, "seed"):
+        raise ValueError("--seeds trains on several seeds and --seed on one, got both; leave one out")
+    if options.seeds is not None and int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise ValueError("--seeds starts processes of its own, got it under torchrun; leave out torchrun, or train one --seed at a time")
+
+
+def _several(images: Any, settings: Any, folder: Path, seeds: tuple[int, ...], arguments: dict[str, Any]) -> int:
+    """Trains on several seeds and prints the mean of each quantity, then the seeds that failed."""
+    from .. import report
+    from ..core.result import Result
+    from ..training.seeds import Outcome, seed_folder, train_seeds
+
+    with progress_line() as progress:
+        progress(f"training on seeds {', '.join(map(str, seeds))}")
+
+        def ended(outcome: Outcome) -> None:
+            progress(f"seed {outcome.seed}: {outcome.failure or 'done'}")
+
+        result = train_seeds(images, settings, folder, seeds, progress=ended, **arguments)
+        for seed in sorted({row.seed for row in result.table if row.seed is not None and row.value is not None}):
+            progress(f"writing the report of seed {seed}")
+            report.write(Result.load(seed_folder(folder, seed)), seed_folder(folder, seed))
+    failed = {row.seed: row.reason for row in result.table.select(quantity="training")}
+    print(f"mean over {len(seeds) - len(failed)} seeds, interval of Student's t:")
+    _print_measurements(result.table.where(lambda row: row.seed is None and row.layer is None))
+    print(f"networks: {folder}/seed-*; summary: {folder}")
+    for seed, reason in failed.items():
+        print(f"seed {seed} failed: {reason}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 def evaluate_network(options: argparse.Namespace) -> int:
@@ -153,13 +197,21 @@ def _print_measurements(rows: Iterable[Measurement]) -> None:
         name = f"{row.split} {row.quantity}{layer}" + (f" ({row.setting})" if row.setting else "")
         if row.value is None:
             print(f"{name}: none, {row.reason}")
+        elif row.interval is not None and row.interval_kind == "over seeds":
+            low, high, value = map(_number(row.unit), (*row.interval, row.value))
+            print(f"{name}: {value}, {row.n} seeds, 95 % interval {low} to {high}")
         elif row.interval is not None:
             low, high = row.interval
             print(
                 f"{name}: {plain_percent(row.value)} of {row.n or 0:,} images, 95 % interval {plain_percent(low)} to {plain_percent(high)}"
             )
         else:
-            print(f"{name}: {plain_percent(row.value) if row.unit == 'share' else f'{row.value:.4g} {row.unit}'.rstrip()}")
+            print(f"{name}: {_number(row.unit)(row.value)}")
+
+
+def _number(unit: str) -> Callable[[float], str]:
+    """How a value is printed with its unit."""
+    return plain_percent if unit == "share" else lambda value: f"{value:.4g} {unit}".rstrip()
 
 
 def _class_table(classes):

@@ -12,6 +12,7 @@ All files are read before training starts. A file that cannot be read as describ
 
 import hashlib
 import os
+import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ CONVERTED = {  # Pillow's modes that are converted to grey or RGB, with their na
 }
 STORED_GREY = (GREY, "1", "LA")
 MAY_BE_TRANSPARENT = {"LA", "P", "PA", "RGBA"}
+IGNORED = ("thumbs.db", "ehthumbs.db", "desktop.ini")  # of Windows, in small letters; those of other systems are hidden
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,8 @@ class Folder:
 def find_images(path: Path) -> Folder:
     """Finds the classes and files of ``path``: ``train/<class>/*`` with ``test/<class>/*`` (or ``val``, ``valid``), or ``<class>/*`` alone.
 
-    Hidden files are ignored. If there is a ``test`` folder, a ``val`` folder beside it is not read.
+    Hidden files and those of file managers (:data:`IGNORED`) are ignored. If there is a ``test`` folder, a ``val`` folder beside it is not
+    read.
 
     Raises:
         ValueError: the path is not a folder, there are fewer than two classes, a class has no images, a test class has no training images,
@@ -244,14 +247,16 @@ def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
             state = entry.stat()
         except OSError as error:  # a broken link
             raise ValueError(f"{entry.path} cannot be read ({error.strerror}); replace or remove it") from error
+        if not stat.S_ISREG(state.st_mode):  # opening a pipe would wait for its writer
+            raise ValueError(f"{entry.path} must be a file, got a pipe, a socket or a device; move it away")
         yield entry.path, state.st_size, state.st_mtime_ns
 
 
 def _entries(path: Path) -> list[os.DirEntry]:
-    """Returns the entries of a folder except hidden ones."""
+    """Returns the entries of a folder except hidden files and :data:`IGNORED`."""
     try:
         with os.scandir(path) as entries:
-            return [entry for entry in entries if not entry.name.startswith(".")]
+            return [entry for entry in entries if not entry.name.startswith(".") and entry.name.lower() not in IGNORED]
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}); check the path and its permissions") from error
 

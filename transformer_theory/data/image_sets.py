@@ -65,6 +65,8 @@ def _train_and_test(name_or_path: str | Path, size: int | None, progress: Callab
         if path.suffix or len(path.parts) > 1:
             raise ValueError(f"no such file or folder: {path}")
         raise ValueError(f"unknown images {name!r}, neither a name nor a path{nearest(name, NAMES)}")
+    if not (path.is_file() or path.is_dir()):  # opening a pipe would wait for its writer
+        raise ValueError(f"{path} must be a file or a folder, got a pipe, a socket or a device")
     return _read(path, size, progress)
 
 

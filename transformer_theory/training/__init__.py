@@ -1,13 +1,27 @@
 """Training of networks, with metrics that are computed while they learn.
 
-:func:`train` trains on images with an objective, an optimiser, checkpoints and a run folder (:mod:`.loop`, :mod:`.settings`);
-:func:`train_classifier` is a plain loop on tokens, which :func:`monitored_training` measures at checkpoints. :mod:`.recipes` holds tested
-settings; :mod:`.evaluate` and :mod:`.side_by_side` measure and compare stored networks. No theory is imported: callers pass metrics and
-objectives.
+There is one loop, :func:`.fit.fit`; what is learnt is a task (:mod:`.tasks`). :func:`train` trains on images with an objective, an
+optimiser, checkpoints and a run folder (:mod:`.loop`, :mod:`.settings`), :func:`train_seeds` on several seeds in parallel.
+:func:`train_classifier` trains on tokens, which :func:`monitored_training` measures at checkpoints. :mod:`.recipes` holds tested settings;
+:mod:`.evaluate` and :mod:`.side_by_side` measure and compare stored networks. No theory is imported: callers pass metrics and objectives.
 """
 
+from .fit import State, Task
 from .loop import Moment, train
 from .monitor import Monitor, Monitored, monitored_training
+from .seeds import train_seeds
 from .supervised import Trained, accuracy, train_classifier
 
-__all__ = ["Moment", "Monitor", "Monitored", "Trained", "accuracy", "monitored_training", "train", "train_classifier"]
+__all__ = [
+    "Moment",
+    "Monitor",
+    "Monitored",
+    "State",
+    "Task",
+    "Trained",
+    "accuracy",
+    "monitored_training",
+    "train",
+    "train_classifier",
+    "train_seeds",
+]

@@ -3,14 +3,17 @@
 A checkpoint stores the number of rows of the table, not the rows (:mod:`.folder`). It stores no random state: the random numbers of a step
 depend on the seed and the step only (:mod:`.batches`).
 
-States are stored whole, whether one process holds a parameter or several hold parts of it (:mod:`torch.distributed.fsdp`): a file of one
-strategy is a file of any. Optimisers keep their own format of state, numbered by parameter.
+States are stored whole and by name, whether one process holds a parameter or several hold parts of it: a file of one strategy is a file
+of any (:mod:`torch.distributed.checkpoint.state_dict`).
 """
 
+import copy
 import errno
+import io
 import os
 import pickle
 import re
+import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +26,7 @@ from .. import __version__
 from ..core.files import replacing
 from ..data.image_data import Images
 
-FORMAT = 3
+FORMAT = 4
 PARTS: dict[str, type | tuple[type, ...]] = {
     "run": dict,
     "run_id": str,
@@ -35,7 +38,10 @@ PARTS: dict[str, type | tuple[type, ...]] = {
     "optimiser": dict,
     "average": (dict, type(None)),
     "memory": list,
+    "threads": int,
 }
+RUN: dict[str, type] = {"settings": dict, "objective": dict, "theories": list}  # of the definition, what a caller reads
+LENGTH = ("epochs", "minutes")  # settings in which an extended training may differ
 
 
 @dataclass(frozen=True)
@@ -49,9 +55,10 @@ class Checkpoint:
         seconds: training time so far.
         best: largest score so far; None before the first.
         rows: number of rows of the table at this step.
-        network, optimiser: their states, see :func:`whole`.
+        network, optimiser: their states, see :func:`network_state` and :func:`optimiser_state`.
         average: state of the moving average; None if there is none.
         memory: of the metrics, see :meth:`.Monitor.memory`.
+        threads: number of threads of a process, on which the order of sums and so the last bits depend.
     """
 
     run: dict[str, Any]
@@ -64,6 +71,7 @@ class Checkpoint:
     optimiser: dict[str, Any]
     average: dict[str, Any] | None
     memory: list[dict[Any, Any]]
+    threads: int
 
     def save(self, path: Path) -> None:
         """Writes the checkpoint atomically: the old one stays until the new one is complete.
@@ -72,13 +80,13 @@ class Checkpoint:
             OSError: it cannot be written, because the disk is full, say.
         """
         stored = {"format": FORMAT, "version": __version__, **{name: getattr(self, name) for name in PARTS}}
-        with replacing(path) as draft:
-            try:
-                torch.save(stored, draft)
-            except RuntimeError as error:  # torch reports a full disk in this way
-                raise OSError(errno.ENOSPC, str(error).splitlines()[0]) from error
-            with draft.open("rb") as file:  # on the disk before it replaces the old one, in case the machine stops
-                os.fsync(file.fileno())
+        # Through memory: torch's own writer reports a full disk as "unexpected pos 15872", Python's by its cause.
+        content = io.BytesIO()
+        torch.save(stored, content)
+        with replacing(path) as draft, draft.open("wb") as file:
+            file.write(content.getbuffer())
+            file.flush()
+            os.fsync(file.fileno())  # on the disk before it replaces the old one, in case the machine stops
 
 
 def stored_run(path: Path) -> dict[str, Any]:
@@ -91,19 +99,20 @@ def stored_run(path: Path) -> dict[str, Any]:
     return load(path).run
 
 
-def load(path: Path, *, run: dict[str, Any] | None = None) -> Checkpoint:
+def load(path: Path) -> Checkpoint:
     """Reads a checkpoint; only tensors and plain values are unpickled.
 
-    Args:
-        path: of the file.
-        run: the definition of the training that continues, as :attr:`Checkpoint.run`; not compared if None.
     Raises:
-        ValueError: the file is damaged, refers to code, has another format, or belongs to another training.
+        ValueError: the file is damaged, refers to code, or has another format.
         FileNotFoundError: there is no such file.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"no checkpoint {path} to continue from; omit --resume to begin")
+        raise FileNotFoundError(f"no checkpoint {path} to continue from; leave out --extend to begin")
     try:
+        # torch.load does not compare checksums, so a flipped bit would be trained on.
+        with zipfile.ZipFile(path) as archive:
+            if damaged := archive.testzip():
+                raise ValueError(f"the checksum of {damaged} is wrong")
         stored = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file may fail anywhere in the reader, also as "invalid argument"
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
@@ -120,24 +129,49 @@ def load(path: Path, *, run: dict[str, Any] | None = None) -> Checkpoint:
     if wrong := [name for name, kind in PARTS.items() if not isinstance(stored.get(name, ...), kind)]:
         what = f"{type(stored[wrong[0]]).__name__}" if wrong[0] in stored else "nothing"
         raise ValueError(f"{path} must hold {', '.join(PARTS)}, got {what} for {wrong[0]}; begin again without --resume")
-    if run is not None:
-        _check_same(path, _flat(stored["run"]), _flat(run))
+    if wrong := [name for name, kind in RUN.items() if not isinstance(stored["run"].get(name), kind)]:
+        raise ValueError(f"{path} must hold a run with {', '.join(RUN)}, got none for {wrong[0]}; begin again without --resume")
     return Checkpoint(**{name: stored[name] for name in PARTS})
 
 
-def _check_same(path: Path, stored: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Raises ValueError unless the stored training is the expected one."""
+def check_same(path: Path, stored: dict[str, Any], expected: dict[str, Any], *, extend: bool = False) -> None:
+    """Checks that a stored training is the one that shall continue.
+
+    Args:
+        path: of the checkpoint, for the message.
+        stored, expected: definitions, as :attr:`Checkpoint.run`.
+        extend: whether the stored training may be shorter.
+    Raises:
+        ValueError: it is another training; the settings that differ are named.
+    """
+    stored, expected = _flat(stored), _flat(expected)
     differ = [name for name in {**expected, **stored} if stored.get(name) != expected.get(name)]
+    if longer := extend and any(name in LENGTH for name in differ):
+        _check_longer(path, *((values["epochs"], values["minutes"]) for values in (stored, expected)))
+    differ = [name for name in differ if not (longer and name in LENGTH)]
     if differ:
         text = ", ".join(f"{name} {stored.get(name)!r} there and {expected.get(name)!r} here" for name in differ[:3])
-        raise ValueError(f"{path} belongs to another training: {text}; give the same options, or another --out")
+        hint = "; --extend trains longer" if set(differ) <= set(LENGTH) else ""
+        raise ValueError(f"{path} belongs to another training: {text}; give the same options, or another --out{hint}")
+
+
+def _check_longer(path: Path, stored: tuple[int, float | None], expected: tuple[int, float | None]) -> None:
+    """Raises ValueError unless the expected length, epochs and minutes, exceeds the stored one in the same unit."""
+    (epochs, minutes), (more_epochs, more_minutes) = stored, expected
+    kind = "epochs" if minutes is None else "minutes"
+    if (minutes is None) != (more_minutes is None) or (minutes is not None and epochs != more_epochs):
+        raise ValueError(f"{path} belongs to a training by {kind}, which more {kind} extend; pass --{kind}")
+    before, now = (epochs, more_epochs) if minutes is None or more_minutes is None else (minutes, more_minutes)
+    if now < before:
+        raise ValueError(f"{path} belongs to a training of {before:g} {kind}, which is extended by more, got {now:g}")
 
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:
-    """Settings within settings, by their own names."""
+    """Settings within settings, by their own names; without the history of the run."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
-        flat |= _flat(value) if isinstance(value, dict) and name != "objective" else {name: value}
+        if name != "extended":
+            flat |= _flat(value) if isinstance(value, dict) and name not in ("objective", "weights") else {name: value}
     return flat
 
 
@@ -147,70 +181,72 @@ def digest(images: Images) -> str:
     return f"{len(images)} images, {zlib.crc32(labels.data, zlib.crc32(pixels.data)):08x}"
 
 
-def whole(state: Any) -> Any:
-    """A state with whole tensors on the CPU; all processes must call it, and each gets the whole state.
+def network_state(network: nn.Module) -> dict[str, Tensor]:
+    """Weights and buffers, whole and on the CPU, under the names of the network without wrappers; all processes must call it."""
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
-    Args:
-        state: a ``state_dict()``: tensors of any shapes ``[...]`` and plain values, in dictionaries and lists.
+    # Not with cpu_offload=True, which would leave the state empty in all processes but the first; each of them measures the network.
+    state = get_model_state_dict(network, options=StateDictOptions(full_state_dict=True))
+    return {name: value.to("cpu", copy=True) for name, value in state.items() if isinstance(value, Tensor)}
+
+
+def optimiser_state(network: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
+    """The state of an optimiser by names of parameters, whole and on the CPU. All processes must call it; the first one gets the state.
+
+    It is empty before the first step, and in the other processes. Before the first step torch would create the state by a step with zero
+    gradients, which counts in the bias correction of Adam; so torch is not asked then.
     """
-    if isinstance(state, dict):
-        return {key: whole(value) for key, value in state.items()}
-    if isinstance(state, list | tuple):
-        return type(state)(whole(value) for value in state)
-    if not isinstance(state, Tensor):
-        return state
-    return full(state).detach().cpu()
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
 
-
-def full(tensor: Tensor) -> Tensor:
-    """A whole tensor ``[...]`` on its device; all processes must call it."""
-    return tensor.full_tensor() if _is_cut(tensor) else tensor  # pyright: ignore[reportAttributeAccessIssue]
+    if not any(part.state for part in _parts(optimiser)):
+        return {}
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    return copy.deepcopy(dict(get_optimizer_state_dict(network, _parts(optimiser), options=options)))
 
 
 def load_network(network: nn.Module, state: dict[str, Any]) -> None:
-    """Loads a state of :func:`whole` into a network; each process keeps its part.
+    """Loads a :func:`network_state`; each process keeps its part.
 
     Raises:
         ValueError: the state is of another network.
     """
-    current = network.state_dict()
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+
     try:
-        network.load_state_dict({name: _cut(value, current.get(name)) for name, value in state.items()})
-    except (RuntimeError, TypeError, AttributeError) as error:
+        set_model_state_dict(network, state, options=StateDictOptions(full_state_dict=True))
+    except (RuntimeError, TypeError, AttributeError, KeyError) as error:
         raise ValueError(f"the weights belong to another network ({str(error).splitlines()[-1].strip()})") from error
 
 
-def load_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Loads a state of :func:`whole` into an optimiser; each process keeps its part.
+def load_optimiser(network: nn.Module, optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Loads an :func:`optimiser_state` of a training that has taken steps; each process keeps its part.
 
     Raises:
         ValueError: the state is of another optimiser.
     """
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
+
+    # torch loads what it finds: a parameter without a stored state would silently begin with moments of 0.
+    names = {id(weight): name for name, weight in network.named_parameters()}
+    expected = {names[id(weight)] for group in optimiser.param_groups for weight in group["params"]}
+    stored = {name for group in state.get("param_groups", ()) for name in group.get("params", ())}
+    moments = set(state.get("state", ()))
+    if stored != expected or not moments or moments - expected:
+        differ = min(map(str, (stored ^ expected) | (moments - expected)), default="every parameter")
+        raise ValueError(f"the optimiser's state belongs to another optimiser ({differ} is in one of them only)")
     try:
-        parts = getattr(optimiser, "parts", None)  # of optimisers.Together
-        if parts is None:
-            optimiser.load_state_dict(_cut_optimiser(optimiser, state))
-        else:
-            cut = [_cut_optimiser(part, piece) for part, piece in zip(parts, state["parts"], strict=True)]
-            optimiser.load_state_dict({"parts": cut})
-    except (LookupError, RuntimeError, TypeError, AttributeError) as error:
+        set_optimizer_state_dict(network, _parts(optimiser), state, options=StateDictOptions(full_state_dict=True))
+    except (LookupError, RuntimeError, TypeError, AttributeError, AssertionError) as error:
         raise ValueError(f"the optimiser's state belongs to another optimiser ({error})") from error
+    # Loading replaces the groups of each part; the wrappers around the parts must not keep the old ones, whose learning rates nobody reads.
+    groups = [group for part in _parts(optimiser) for group in part.param_groups]
+    for group in groups:
+        group.update({name: tuple(value) for name, value in group.items() if isinstance(value, list) and name != "params"})
+    for layer in (optimiser, getattr(optimiser, "optimizer", optimiser)):
+        layer.param_groups = groups
 
 
-def _cut_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
-    parts = {number: {name: _cut(value, parameters[number]) for name, value in values.items()} for number, values in state["state"].items()}
-    return {**state, "state": parts}
-
-
-def _cut(value: Any, like: Any) -> Any:
-    """This process's part of a tensor if its parameter ``like`` is distributed, otherwise the tensor."""
-    if not (isinstance(value, Tensor) and _is_cut(like) and value.shape == like.shape):
-        return value
-    from torch.distributed.tensor import distribute_tensor
-
-    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
-
-
-def _is_cut(tensor: Any) -> bool:
-    return hasattr(tensor, "full_tensor")  # as DTensor has; its module takes a second to import
+def _parts(optimiser: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
+    """The optimisers inside a :class:`.optimisers.Together` or a wrapper of Fabric; otherwise the optimiser itself."""
+    inside = getattr(optimiser, "optimizer", optimiser)
+    return list(getattr(inside, "parts", (inside,)))

@@ -5,7 +5,7 @@ A network's *run* is the result that ``train`` wrote beside its file. Of several
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from ..data.image_data import Images
 from ..models import build
 from .folder import network_file
 from .monitor import PICTURED, Metrics, Monitor, attention_maps, measured_network
-from .networks import Pixels
+from .networks import Builder, Pixels
 from .objectives import ACCURACY, OBJECTIVES, Objectives
 from .objectives.masked_autoencoding import Completion
 from .objectives.protocol import outputs, scaled
@@ -28,6 +28,7 @@ from .saved import Saved, load
 from .settings import Settings
 
 PER_PASS = 512
+RUN = ("settings", "images", "data", "score", "precision", "train_samples", "validation_samples")  # settings of a run that are compared
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +76,7 @@ def stored_networks(
     images: Images,
     *,
     objectives: Objectives = OBJECTIVES,
+    networks: Mapping[str, Builder] | None = None,
     device: str = "cpu",
 ) -> list[StoredNetwork]:
     """Loads networks, each once and with a unique name.
@@ -83,6 +85,7 @@ def stored_networks(
         models: files that ``train`` wrote, folders of runs, or results of :func:`.saved.load`.
         images: the images on which they will be measured.
         objectives: by name; those of theories must be passed.
+        networks: of your own, by name, as they were passed to the training.
         device: of the networks.
     Raises:
         ValueError: a file is no trained network, or the images differ from those of its training in shape or classes.
@@ -90,18 +93,18 @@ def stored_networks(
     """
     files = [model if isinstance(model, Saved) else network_file(os.path.abspath(model)) for model in models]
     files = [file for i, file in enumerate(files) if all(file is not other and file != other for other in files[:i])]
-    loaded = [file if isinstance(file, Saved) else load(file, objectives=objectives) for file in files]
+    loaded = [file if isinstance(file, Saved) else load(file, objectives=objectives, networks=networks) for file in files]
     names = _names([(saved.network, () if isinstance(file, Saved) else _folders(file)) for file, saved in zip(files, loaded)])
-    networks: list[StoredNetwork] = []
+    results: list[StoredNetwork] = []
     for file, name, saved in zip(files, names, loaded):
         check_images(saved, images, name if isinstance(file, Saved) else str(file))
         saved.model.to(device).eval()
         if isinstance(file, Saved):
-            networks.append(StoredNetwork(name, saved))
+            results.append(StoredNetwork(name, saved))
         else:
-            taken = any(other.run is not None and other.file is not None and other.file.parent == file.parent for other in networks)
-            networks.append(StoredNetwork(name, saved, file, None if taken else _run(file.parent, saved)))
-    return networks
+            taken = any(other.run is not None and other.file is not None and other.file.parent == file.parent for other in results)
+            results.append(StoredNetwork(name, saved, file, None if taken else _run(file.parent, saved)))
+    return results
 
 
 def _folders(file: Path) -> tuple[str, ...]:
@@ -135,7 +138,11 @@ def _run(folder: Path, saved: Saved) -> Result | None:
     if not (folder / "result.json").is_file():
         return None
     run = Result.load(folder)
-    return run if is_run_of(saved, run) else None
+    if not is_run_of(saved, run):
+        return None
+    if missing := [name for name in RUN if name not in run.settings]:
+        raise ValueError(f"{folder} must hold the settings of a training, {missing[0]} is missing in result.json; train it again")
+    return run
 
 
 def is_run_of(saved: Saved, result: Result) -> bool:
@@ -200,7 +207,7 @@ def measure_metrics(network: StoredNetwork, images: Images, *, metrics: Metrics,
     device = next(saved.model.parameters()).device
 
     def untrained(number: int) -> nn.Module:
-        fresh = build(lambda: saved.objective.network(saved.network, saved.sizes), generator)
+        fresh = build(saved.untrained, generator)
         return Pixels(fresh, saved.model.mean.flatten().cpu(), saved.model.std.flatten().cpu()).to(device)
 
     return Monitor(images, metrics, name=network.name, untrained=untrained, split=split).measure(saved.model, network.step)
@@ -242,7 +249,12 @@ class ClassScore:
 
 
 def evaluate(
-    network: str | Path, train: Images, test: Images, *, objectives: Objectives = OBJECTIVES
+    network: str | Path,
+    train: Images,
+    test: Images,
+    *,
+    objectives: Objectives = OBJECTIVES,
+    networks: Mapping[str, Builder] | None = None,
 ) -> tuple[list[Measurement], list[ClassScore]]:
     """Measures a network from a file or a run on test images.
 
@@ -251,6 +263,7 @@ def evaluate(
         train: training images; objectives without a classifier fit a simple one to those of the training.
         test: images of the size and classes of the training.
         objectives: by name; those of theories must be passed.
+        networks: of your own, by name, as they were passed to the training.
     Returns:
         The rows of :func:`measure_objective`, and the classes; none if the network is no classifier.
     Raises:
@@ -258,7 +271,7 @@ def evaluate(
         FileNotFoundError: there is no such file.
     """
     file = network_file(network)
-    saved = load(file, objectives=objectives)
+    saved = load(file, objectives=objectives, networks=networks)
     check_images(saved, test, str(network))
     stored = StoredNetwork(saved.network, saved, file)
     rows = measure_objective(stored, train, test)

@@ -1,10 +1,10 @@
 """The place of a fault: the first module of a network whose output is not finite, or the last weight whose gradient is not."""
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 
@@ -13,16 +13,16 @@ def finite(tensors: Iterable[Tensor]) -> bool:
     return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
 
-def where_not_finite(model: nn.Module, images: Float[Tensor, "b c h w"], again: Callable[[], None]) -> str | None:
-    """Describes the first NaN or infinity of a step: in the images, a weight, an output or a gradient; None if there is none.
+def where_not_finite(model: nn.Module, batch: Any, again: Callable[[], object]) -> str | None:
+    """Describes the first NaN or infinity of a step: in the batch, a weight, an output or a gradient; None if there is none.
 
     Args:
         model: in the state in which the loss was computed; its gradients are overwritten.
-        images: ``[b, c, h, w]``, this step's.
+        batch: of this step: tensors of any shapes, in tuples, lists or mappings.
         again: computes the loss of the step and its gradient again.
     """
-    if not finite([images]):
-        return "the images hold NaN or infinity"
+    if not finite(_tensors(batch)):
+        return "the batch holds NaN or infinity"
     faults: list[str] = []
 
     def hook(name: str):
@@ -49,3 +49,15 @@ def where_not_finite(model: nn.Module, images: Float[Tensor, "b c h w"], again: 
     # the backward pass runs from the last layer to the first, so the last wrong gradient is the cause
     wrong = [name for name, weight in model.named_parameters() if weight.grad is not None and not finite([weight.grad])]
     return f"every layer's output is finite, the gradient of {wrong[-1]} is not" if wrong else None
+
+
+def _tensors(batch: Any) -> Iterator[Tensor]:
+    """The tensors within a batch."""
+    if isinstance(batch, Tensor):
+        yield batch
+    elif isinstance(batch, Mapping):
+        for value in batch.values():
+            yield from _tensors(value)
+    elif isinstance(batch, list | tuple):
+        for value in batch:
+            yield from _tensors(value)

@@ -62,16 +62,28 @@ def clear(folder: Path) -> None:
     entries = list(folder.iterdir())
     if entries and not (folder / LAST).exists():
         raise FileExistsError(f"{folder} holds no training, so it is not overwritten; choose another --out")
-    if foreign := sorted(entry.name for entry in entries if entry.name not in FILES and not _is_draft(entry)):
+    if foreign := sorted(entry.name for entry in entries if entry.name not in FILES and not is_draft(entry)):
         raise FileExistsError(f"{folder} holds {foreign[0]} beside a training, so it is not overwritten; move it, or choose another --out")
     with claimed(folder):
         remove(folder)
 
 
+def make(folder: Path) -> None:
+    """Makes the folder if it does not exist.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"cannot make the folder {folder} ({error.strerror}); choose another --out") from error
+
+
 def remove(folder: Path) -> None:
     """Removes a training's files, and the folder if it is empty then."""
     for entry in list(folder.iterdir()):
-        if entry.name in FILES or _is_draft(entry):
+        if entry.name in FILES or is_draft(entry):
             entry.unlink()
     with contextlib.suppress(OSError):  # the folder holds other files
         folder.rmdir()
@@ -100,14 +112,15 @@ def claimed(folder: Path) -> Iterator[None]:
         except OSError:  # a file system without locks
             pass
         for entry in folder.iterdir():
-            if _is_draft(entry):
+            if is_draft(entry):
                 entry.unlink()
         yield
     finally:
         os.close(handle)
 
 
-def _is_draft(entry: Path) -> bool:
+def is_draft(entry: Path) -> bool:
+    """Whether a file is the draft of one of :data:`FILES`."""
     match = DRAFT.fullmatch(entry.name)
     return match is not None and match[1] in FILES
 

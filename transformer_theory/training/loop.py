@@ -1,16 +1,14 @@
 """Training on images: a network, an objective and an optimiser, with measurements and checkpoints at each interval.
 
 At each interval the network is measured on validation images and stored: the best one for exchange, the state of the training for its
-continuation. An interrupted training continues bit for bit on the same machine, unless it runs by the clock. The test images are used once,
-at the end, with the network that was best on the validation images.
+continuation. An interrupted training continues bit for bit on the same machine, unless it runs by the clock. The test images are used at
+the end only, with the network that was best on the validation images.
 """
 
 import contextlib
 import copy
-import math
-import secrets
-import time
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -25,21 +23,26 @@ from ..core.sources import Source
 from ..core.statistics import with_interval
 from ..data.image_data import Images
 from . import checkpoint, saved
-from .batches import DRAWS, WEIGHTS, Batches, seed_of
-from .checkpoint import full, load_network, load_optimiser, whole
-from .faults import finite, where_not_finite
-from .folder import BEST, LAST, TABLE, GrowingTable, check_unused, claimed, remove
+from .batches import WEIGHTS, Batches, seed_of
+from .checkpoint import Checkpoint, load_network, load_optimiser, network_state, optimiser_state
+from .faults import finite
+from .fit import HINT, State, fit
+from .folder import LAST, TABLE, GrowingTable, check_unused, claimed, make, remove
+from .machine import LoadWatch, Uncountable, available_threads, check_memory, choose_threads
 from .monitor import Metrics, Moment, Monitor
-from .networks import Pixels
+from .networks import Builder, Pixels, Sizes, builder, own_networks
 from .objectives import LOSS, CrossEntropy, Objective
-from .optimisers import exponential_average, optimiser, scale, warm_up_cosine
-from .processes import Hardware, gathered, is_lost_process, launched, set_up, shards
+from .optimisers import exponential_average, optimiser, warm_up_cosine
+from .processes import Hardware, is_lost_process, launched, set_up, shards
 from .settings import Settings
+from .store import Store, continued, is_killed_start
+from .tasks import ImageTask
+from .transfer import origin_of, start_from
 
-SPEED, SECONDS = "images per second", "seconds"
-HINT = "begin again with a lower learning_rate, or a lower clip"
+SPEED, SECONDS, LEARNING_RATE = "images per second", "seconds", "learning rate"
 PER_PASS = 512  # images per forward pass of a measurement
 SOURCE = Source("loshchilov2019decoupled")
+LOGGER = logging.getLogger("transformer_theory")
 
 
 def train(
@@ -52,7 +55,10 @@ def train(
     theories: Sequence[str] = (),
     sources: Sequence[Source] = (),
     hardware: Hardware | None = None,
+    networks: Mapping[str, Builder] | None = None,
+    weights: str | Path | None = None,
     resume: bool = False,
+    extend: bool = False,
     callback: Callable[[Moment], None] = lambda moment: None,
 ) -> Result:
     """Trains a network on images and stores it with all measurements.
@@ -67,19 +73,26 @@ def train(
         theories: names of the theories of these metrics, stored with the run; a resumed training must have the same.
         sources: of these theories, stored with the run.
         hardware: chosen automatically if None.
-        resume: continues from the checkpoint in the folder, which must belong to the same training; a finished training is only loaded.
-        callback: is called after each step and at each interval.
+        networks: of your own, by name; ``settings.network`` may be one of them.
+        weights: a stored network of the same kind and sizes whose weights the training starts from, see :mod:`.transfer`.
+        resume: continues from the checkpoint in the folder, which must belong to the same training; a finished training is only loaded,
+            and without a checkpoint the training starts.
+        extend: resumes a training that may have had fewer epochs or minutes; there must be one.
+        callback: is called after each step and at each interval; attach a logger here.
     Returns:
-        The result as it is stored: rows with ``step`` of kind "network" (loss, speed, the objective's measurements) and of the metrics.
-        Its settings hold ``run_id``, ``score`` and the numbers ``train_samples``, ``validation_samples`` and ``test_samples`` as well.
+        The result as it is stored: rows with ``step`` of kind "network" (loss, speed, learning rate, the objective's measurements) and of
+        the metrics. Its settings hold ``run_id``, ``score`` and the numbers ``train_samples``, ``validation_samples`` and
+        ``test_samples`` as well, ``weights`` if it started from some, and ``extended``, the earlier lengths of an extended training.
     Raises:
-        ValueError: settings, data and folder are inconsistent.
+        ValueError: settings, data and folder are inconsistent, or the network does not fit the memory.
         FileExistsError: the folder is not empty, or another training runs there.
+        FileNotFoundError: there is nothing to extend, or no file of weights.
         NotConverged: the loss or its gradient is not finite; step and layer are named, the last checkpoint stays.
         OSError: the folder cannot be written, or another process of this training has ended; the last checkpoint stays.
     """
-    folder, objective = Path(folder), objective or CrossEntropy()
-    if not resume:
+    folder, objective, networks = Path(folder), objective or CrossEntropy(), networks or {}
+    stored = checkpoint.load(folder / LAST) if extend or (resume and (folder / LAST).exists()) else None
+    if stored is None and not (resume and is_killed_start(folder)):
         check_unused(folder)
     hardware = (hardware or Hardware()).resolved()
     definition = {
@@ -90,17 +103,26 @@ def train(
         "images": checkpoint.digest(data[0]),
         "theories": list(theories),
     }
-    table, stored = GrowingTable(folder / TABLE), None
-    if resume:
-        stored = checkpoint.load(folder / LAST, run=definition)
-        table = GrowingTable.read(folder / TABLE, stored.rows)
-        if table.ended:
-            return Result.load(folder)
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        return _Training(data, settings, folder, objective, metrics, sources, hardware, definition, table, stored, callback).run()
+    if origin := origin_of(weights) if weights is not None else stored and stored.run.get("weights"):
+        definition["weights"] = origin
+    table, longer = (GrowingTable(folder / TABLE), False) if stored is None else continued(folder, stored, definition, extend=extend)
+    if table.ended and not longer:
+        return Result.load(folder)
+    threads = torch.get_num_threads()
+    try:
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())), own_networks(networks):
+            start = weights if stored is None else None
+            run = _Run(data, settings, folder, objective, metrics, sources, hardware, definition, table, networks, start, callback)
+            if stored is not None:
+                run.go_on(stored, longer=longer)
+            return run.run()
+    finally:
+        torch.set_num_threads(threads)
 
 
-class _Training:
+class _Run:
+    """A training with its folder: sets up the network, and as a callback of :func:`.fit` measures and stores at intervals."""
+
     def __init__(
         self,
         data: tuple[Images, Images],
@@ -112,25 +134,36 @@ class _Training:
         hardware: Hardware,
         definition: dict[str, Any],
         table: GrowingTable,
-        stored: checkpoint.Checkpoint | None,
+        networks: Mapping[str, Builder],
+        weights: str | Path | None,
         callback: Callable[[Moment], None],
     ):
-        self.settings, self.folder, self.objective, self.callback = settings, folder, objective, callback
-        self.definition, self.table = definition, table
+        builder(settings.network)  # raises if it is unknown
+        self.compiled, self.settings, self.folder, self.objective, self.callback = hardware.compile, settings, folder, objective, callback
         images, self.test = data
         self.train, self.validation = settings.split(images)
         self.sizes = settings.sizes(image_size=images.size, channels=images.channels, num_classes=images.classes)
+        try:
+            check_memory(lambda: self._build(self.sizes))
+        except Uncountable:
+            if settings.network not in networks:
+                raise
         self.fabric = launched(hardware)
+        self.first = self.fabric.is_global_zero
+        self.warn: Callable[[str], None] = LOGGER.warning if self.first else lambda line: None
         self.raw = self._network(0)
+        if weights is not None:
+            network = saved.network_of(self.raw)
+            start_from(weights, network, name=settings.network, sizes=self.sizes, build=self._build, note=self.warn)
         if shards(self.fabric) and settings.average:
             raise ValueError(f"strategy 'fsdp' has no moving average, got average {settings.average}; pass --average 0 or --strategy ddp")
         plain = copy.deepcopy(self.raw).to(self.fabric.device) if shards(self.fabric) else self.raw
-        self.compiled = hardware.compile
-        if self.compiled:
+        if hardware.compile:
             self.raw.compile()
         self.model, self.optimiser = set_up(self.fabric, self.raw, self._optimiser)
         self.average = exponential_average(self.raw, decay=settings.average) if settings.average else None
-        self.evaluated = plain if self.average is None else self.average.module  # the network that is measured and stored
+        # the network that is measured and stored
+        self.evaluated: Pixels = plain if self.average is None else self.average.module  # pyright: ignore[reportAttributeAccessIssue]
         self.batches = Batches(
             self.train.pixels,
             self.train.labels,
@@ -140,23 +173,37 @@ class _Training:
             seed=settings.seed,
             fabric=self.fabric,
         )
+        self.task = ImageTask(objective, self.batches)
         self.interval = settings.interval or self.batches.steps_per_epoch
         self.steps = settings.epochs * self.batches.steps_per_epoch
         self.monitor = Monitor(self.validation, metrics, name=settings.network, untrained=lambda number: self._network(1 + number))
-        self.run_id = secrets.token_hex(8) if stored is None else stored.run_id
-        self.provenance = provenance(seed=settings.seed, device=str(self.fabric.device)) | {
-            "parameters": sum(parameter.numel() for parameter in plain.parameters() if parameter.requires_grad),
-            "processes": self.fabric.world_size,
-        }
-        self.step, self.stored, self.before, self.best = 0, None, 0.0, None  # stored: the step of the last checkpoint
-        self.sources = tuple(dict.fromkeys([SOURCE, *images.sources, *sources]))
-        if stored is not None:
-            self._continue(stored)
+        parts = {"train": self.train, "validation": self.validation, "test": self.test}
+        self.store = Store(
+            folder,
+            definition,
+            table,
+            objective,
+            networks,
+            self.sizes,
+            self.train.names,
+            counts={f"{name}_samples": len(part) for name, part in parts.items()},
+            sources=tuple(dict.fromkeys([SOURCE, *images.sources, *sources])),
+            provenance=provenance(seed=settings.seed, device=str(self.fabric.device))
+            | {
+                "parameters": sum(parameter.numel() for parameter in plain.parameters() if parameter.requires_grad),
+                "processes": self.fabric.world_size,
+            },
+        )
+        self.start, self.seconds, self.longer, self.best_lost = 0, 0.0, False, False  # filled in by go_on
+        self.total, self.counted, self.worked = 0.0, 0, 0.0  # sums of losses, steps and their seconds since the last interval
+
+    def _build(self, sizes: Sizes) -> nn.Module:
+        return self.objective.network(self.settings.network, sizes)
 
     def _network(self, number: int) -> Pixels:
         """A network with initial weights: number 0 is trained, the others are the untrained networks of the null."""
         torch.manual_seed(seed_of(self.settings.seed, WEIGHTS, number))
-        network = self.objective.network(self.settings.network, self.sizes)
+        network = self._build(self.sizes)
         if number:
             return Pixels(network, self.raw.mean.flatten(), self.raw.std.flatten())
         return Pixels.centring(network, self.train.pixels)
@@ -170,180 +217,164 @@ class _Training:
             layer_decay=self.settings.layer_decay,
         )
 
-    def _continue(self, stored: checkpoint.Checkpoint) -> None:
+    def go_on(self, stored: Checkpoint, *, longer: bool) -> None:
+        """Continues from a checkpoint.
+
+        Args:
+            stored: the checkpoint.
+            longer: whether it is of a shorter training, which is extended.
+        """
         try:
             load_network(saved.network_of(self.raw), stored.network)
-            load_optimiser(self.optimiser, stored.optimiser)
+            if stored.step:
+                load_optimiser(self.raw, self.optimiser, stored.optimiser)
             if self.average is not None:
                 load_network(self.average, stored.average or {})
         except ValueError as error:
             raise ValueError(f"{self.folder / LAST} contradicts its own settings: {error}; begin again without --resume") from error
-        if (self.folder / BEST).exists():
-            self._load_best()  # a damaged file raises now, not at the end
-            self.best = stored.best
+        self.best_lost = not self.store.remember(stored, self.warn)
         self.monitor.remember(stored.memory)
-        self.step, self.stored, self.before = stored.step, stored.step, stored.seconds
-
-    def _load_best(self) -> saved.Saved:
-        return saved.load(self.folder / BEST, objectives={self.objective.name: type(self.objective)})
+        self.start, self.seconds, self.longer = stored.step, stored.seconds, longer
+        # The order of sums, and so the last bits, depend on the number of threads.
+        present, alone = torch.get_num_threads(), self.fabric.world_size == 1
+        if alone and stored.threads <= available_threads():
+            torch.set_num_threads(stored.threads)
+        elif stored.threads != present:
+            self.warn(f"the training ran on {stored.threads} threads and continues on {present}: its last bits will differ")
 
     def run(self) -> Result:
-        first = self.fabric.is_global_zero
-        if first:
-            try:
-                self.folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise OSError(f"cannot make the folder {self.folder} ({error.strerror}); choose another --out") from error
-        with claimed(self.folder) if first else contextlib.nullcontext():
+        if self.first:
+            make(self.folder)
+        with claimed(self.folder) if self.first else contextlib.nullcontext():
             try:
                 return self._run()
+            except NotConverged as error:
+                raise NotConverged(f"{error}; {self.store.last_state}", state=self.raw, residuals=error.residuals) from error
             except RuntimeError as error:
                 if not is_lost_process(error):
                     raise
-                raise ConnectionError(f"another process has ended; {self._last_state()}, --resume continues from it") from error
+                raise ConnectionError(f"another process has ended; {self.store.last_state}, --resume continues from it") from error
             finally:
-                if first and self.stored is None:
+                if self.first and self.store.step is None:
                     remove(self.folder)
 
     def _run(self) -> Result:
-        self.began = time.perf_counter()
-        self._fresh()
-        if self.stored is None:
-            self._interval()
-            if self.compiled:  # compile before the clock starts
-                self.fabric.backward(self._loss(*self._draw()))
-                self.optimiser.zero_grad()
-            self.began, self.before = time.perf_counter(), 0.0  # the learning rate may follow the clock
-        while (done := self._done()) < 1:
-            self._step(done)
-            if self.step % self.interval == 0:
-                self._interval()
-        if self.step != self.stored:
-            self._interval()
-        self._measure_test()
-        return self._result()
-
-    def seconds(self) -> float:
-        return self.before + time.perf_counter() - self.began
-
-    def _done(self) -> float:
-        """Share of the training, the same in all processes."""
-        done = self._share()
-        if self.settings.minutes is None or self.fabric.world_size == 1:
-            return done
-        return float(self.fabric.all_reduce(torch.tensor(done, device=self.fabric.device), reduce_op="max"))  # pyright: ignore
-
-    def _share(self) -> float:
-        return self.step / self.steps if self.settings.minutes is None else min(1.0, self.seconds() / (60 * self.settings.minutes))
-
-    def _fresh(self) -> None:
-        """Resets the sums of the next interval."""
-        self.total, self.counted, self.worked = 0.0, 0, 0.0
-
-    def _draw(self) -> tuple[Tensor, Tensor]:
-        """Images and targets of the step, whose seed also determines the random numbers that follow."""
-        torch.manual_seed(seed_of(self.settings.seed, DRAWS, self.step))
-        return self.batches[self.step]
-
-    def _loss(self, images: Tensor, targets: Tensor) -> Tensor:
-        return self.objective.loss(self.model, images, targets, lambda part: gathered(self.fabric, part))
-
-    def _step(self, done: float) -> None:
-        started = time.perf_counter()
+        generator, on_cpu = torch.Generator().manual_seed(self.settings.seed), self.fabric.device.type == "cpu"
+        if self.compiled:  # compile before the clock starts: the learning rate may follow it
+            self._gradient()
+        elif on_cpu and self.fabric.world_size == 1 and self.store.step is None:
+            choose_threads(self._gradient)
+        self.store.provenance["threads"] = torch.get_num_threads()
+        if self.longer and self.first:
+            self.store.begin()
         by_steps = self.settings.minutes is None
-        scale(self.optimiser, warm_up_cosine((self.step + 1) / (self.steps + 1) if by_steps else done, warm_up=self.settings.warm_up))
-        images, targets = self._draw()
-        try:
-            loss = self._loss(images, targets)
-        except (ValueError, ArithmeticError, RuntimeError) as error:  # an objective may reject values that are not finite
-            self._fail(str(error), images, error)
-            raise
-        self.fabric.backward(loss)
-        norm = self.fabric.clip_gradients(self.model, self.optimiser, max_norm=self.settings.clip, error_if_nonfinite=False)
-        value, size = torch.stack([full(loss.detach()), full(norm)]).tolist()  # pyright: ignore  # waits for the device once per step
-        if not (math.isfinite(value) and math.isfinite(size)):
-            self._fail(f"the loss is {value}, the norm of its gradient {size}", images)
-        self.optimiser.step()
-        self.optimiser.zero_grad()
-        if self.average is not None:
+
+        def schedule(state: State) -> float:
+            progress = (state.step + 1) / (self.steps + 1) if by_steps else state.done
+            return warm_up_cosine(progress, warm_up=self.settings.warm_up)
+
+        averaging = [] if self.average is None else [self._update_average]
+        watch = LoadWatch(self.warn)
+        callbacks = [watch.after, *averaging, self, watch.before] if on_cpu else [*averaging, self]
+        fit(
+            self.model,
+            self.task,
+            optimiser=self.optimiser,
+            steps=self.steps if by_steps else None,
+            minutes=self.settings.minutes,
+            callbacks=callbacks,
+            schedule=schedule,
+            clip=self.settings.clip,
+            generator=generator,
+            fabric=self.fabric,
+            start=self.start,
+            seconds=self.seconds,
+        )
+        if self.state.step != self.store.step:  # the last interval is shorter
+            self._interval(self.state)
+        return self._end()
+
+    def _gradient(self) -> None:
+        """Loss and gradient of the first batch, without effect on the training: no step is taken, and all states are put back."""
+        buffers = [(buffer, buffer.clone()) for buffer in self.raw.buffers()]  # running means of a BatchNorm
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            self.model.train()
+            self.fabric.backward(self.task.loss(self.model, next(self.task.batches(torch.Generator(), self.start))))
+        self.optimiser.zero_grad(set_to_none=True)
+        for buffer, before in buffers:
+            buffer.copy_(before)
+
+    def _update_average(self, state: State) -> None:
+        if state.loss is not None:
+            assert self.average is not None
             self.average.update_parameters(self.raw)
-        self.step += 1
-        self.total += value
-        self.counted += 1
-        self.worked += time.perf_counter() - started
-        self.callback(self._moment(value))
 
-    def _fail(self, what: str, images: Tensor, error: Exception | None = None) -> None:
-        """Raises NotConverged, unless an error was raised and all values of the step are finite: then the error has another cause."""
-        where = where_not_finite(self.raw, images, lambda: self.fabric.backward(self._loss(*self._draw())))
-        if error is None or where is not None:
-            where = where or "every output and gradient is finite"
-            raise NotConverged(f"step {self.step + 1}: {what}; {where}; {self._last_state()}; {HINT}", state=self.raw) from error
+    def __call__(self, state: State) -> None:
+        """After each step, and before the first: measures and stores at intervals and at the end."""
+        self.state, self.seconds = state, state.seconds
+        if state.loss is None:
+            if self.store.step is None:
+                self._interval(state)
+            return
+        self.total, self.counted, self.worked = self.total + state.loss, self.counted + 1, self.worked + state.step_seconds
+        self.callback(self._moment(state, state.loss))
+        if state.step % self.interval == 0:
+            self._interval(state)
 
-    def _last_state(self) -> str:
-        return f"{self.folder / LAST} holds the last good state, of step {self.stored}"
-
-    def _moment(self, loss: float | None, measured: Table | None = None) -> Moment:
+    def _moment(self, state: State, loss: float | None, measured: Table | None = None) -> Moment:
         speed = self.counted * self.batches.size / self.worked if self.counted else None
-        return Moment(self.step, self.step / self.batches.steps_per_epoch, self._share(), self.seconds(), speed, loss, measured)
+        return Moment(state.step, state.step / self.batches.steps_per_epoch, state.done, state.seconds, speed, loss, measured)
 
-    def _interval(self) -> None:
+    def _interval(self, state: State) -> None:
         """Measures and stores."""
         loss = None
         if self.counted:
             mean = torch.tensor(self.total / self.counted, device=self.fabric.device)
             loss = float(self.fabric.all_reduce(mean, reduce_op="mean"))  # pyright: ignore[reportArgumentType]
-        first = self.fabric.is_global_zero
-        weights = whole(saved.network_of(self.raw).state_dict())
-        state = whole(self.optimiser.state_dict()) if first or shards(self.fabric) else {}  # shards are gathered by all processes
-        if wrong := [name for name, weight in weights.items() if not finite([weight])]:
-            raise NotConverged(f"step {self.step}: {wrong[0]} is not finite after it; {self._last_state()}; {HINT}", state=self.raw)
-        if shards(self.fabric):
-            load_network(saved.network_of(self.evaluated), weights)
-        measured = self._measure(self.validation, "validation", self.step)
-        monitored = self.monitor.measure(self.evaluated, self.step)
-        moment = self._moment(loss, measured)
-        row = Measurement("network", "network", SECONDS, moment.seconds, unit="s", model=self.settings.network, step=self.step)
+        weights = self._whole_weights(state.step)
+        moments = optimiser_state(self.raw, self.optimiser)
+        measured = self._measure(self.validation, "validation", state.step)
+        monitored = self.monitor.measure(self.evaluated, state.step)
+        moment = self._moment(state, loss, measured)
+        row = Measurement("network", "network", SECONDS, moment.seconds, unit="s", model=self.settings.network, step=state.step)
+        rows = self.store.table.rows
         if loss is not None:
             unit = next((one.unit for one in measured if one.quantity == LOSS), "")
-            self.table.rows.append(replace(row, quantity=LOSS, value=loss, unit=unit, split="train"))
+            rate = max(group["lr"] for group in self.optimiser.param_groups)  # of the last step; lower in groups with layer decay
+            rows += [
+                replace(row, quantity=LOSS, value=loss, unit=unit, split="train"),
+                replace(row, quantity=LEARNING_RATE, value=rate, unit=""),
+            ]
         if moment.speed is not None:
-            self.table.rows.append(replace(row, quantity=SPEED, value=moment.speed, unit=""))
-        self.table.rows += [row, *measured, *monitored]
-        if first:
-            self._store(weights, state, self._score(measured))
-        self.stored = self.step
-        self.callback(moment)
-        self._fresh()
-
-    def _score(self, measured: Table) -> float:
-        value = measured.select(quantity=self.objective.score, setting="", layer=None).one().value
-        return -math.inf if value is None else value
-
-    def _store(self, weights: dict[str, Tensor], state: dict[str, Any], score: float) -> None:
-        """Writes the network if it is the best so far, the table, and the checkpoint last."""
-        try:
-            if self.best is None or score >= self.best:  # of equal networks the later one, which has been trained longer
-                self.best = score
-                self._save_best(score)
-            if self.stored is None:
-                self._result().write_into(self.folder, growing=True)
-            self.table.write()
-            checkpoint.Checkpoint(
-                run=self.definition,
-                run_id=self.run_id,
-                step=self.step,
-                seconds=self.seconds(),
-                best=self.best,
-                rows=len(self.table.rows),
+            rows.append(replace(row, quantity=SPEED, value=moment.speed, unit=""))
+        rows += [row, *measured, *monitored]
+        if self.first:
+            self.store.write(
+                self.evaluated,
+                self.store.score(measured),
+                step=state.step,
+                seconds=state.seconds,
                 network=weights,
-                optimiser=state,
-                average=None if self.average is None else whole(self.average.state_dict()),
+                optimiser=moments,
+                average=None if self.average is None else network_state(self.average),
                 memory=self.monitor.memory(),
-            ).save(self.folder / LAST)
-        except OSError as error:
-            state_text = "nothing was stored" if self.stored is None else f"{self._last_state()}, --resume continues from it"
-            raise OSError(f"cannot write to {self.folder} ({error.strerror or error}); {state_text}") from error
+            )
+        self.store.step, self.best_lost = state.step, False
+        self.callback(moment)
+        self.total, self.counted, self.worked = 0.0, 0, 0.0
+
+    def _whole_weights(self, step: int) -> dict[str, Tensor]:
+        """The weights that the processes hold together; the network that is measured gets them too.
+
+        Raises:
+            NotConverged: one is not finite.
+        """
+        weights = network_state(saved.network_of(self.raw))
+        if wrong := [name for name, weight in weights.items() if not finite([weight])]:
+            raise NotConverged(f"step {step}: {wrong[0]} is not finite after it; {HINT}", state=self.raw)
+        if shards(self.fabric):
+            load_network(saved.network_of(self.evaluated), weights)
+        return weights
 
     def _measure(self, images: Images, split: str, step: int) -> Table:
         """The objective's measurements."""
@@ -351,43 +382,19 @@ class _Training:
         rows = self.objective.measure(self.evaluated, *pairs, batch_size=PER_PASS)
         return Table(rows).replace(split=split, model=self.settings.network, step=step)
 
-    def _save_best(self, score: float) -> None:
-        network = saved.network_of(self.evaluated)
-        assert isinstance(self.raw, Pixels)
-        saved.save(
-            self.folder / BEST,
-            network.state_dict(),
-            network=self.settings.network,
-            sizes=self.sizes,
-            objective=self.objective,
-            mean=self.raw.mean,
-            std=self.raw.std,
-            names=self.train.names,
-            origin={
-                "data": self.definition["data"],
-                "step": self.step,
-                "seed": self.settings.seed,
-                "run_id": self.run_id,
-                self.objective.score: score,
-            },
-        )
-
-    def _measure_test(self) -> None:
-        """Measures the best network on the test images."""
+    def _end(self) -> Result:
+        """Measures the best network on the test images, and stores the result."""
+        if self.best_lost:  # and no interval has come since
+            self._whole_weights(self.state.step)
+            score = self.store.score(self._measure(self.validation, "validation", self.state.step))
+            if self.first:
+                self.store.write_best(self.evaluated, score, self.state.step)
         self.fabric.barrier()
-        best = self._load_best()
+        best = self.store.load_best()
         self.evaluated = best.model.to(self.fabric.device)
-        self.table.rows += map(with_interval, self._measure(self.test, "test", best.origin["step"]))
-        self.provenance["seconds"] = round(self.seconds(), 3)
-        if self.fabric.is_global_zero:
-            self._result().write_into(self.folder)
-
-    def _result(self) -> Result:
-        settings = self.definition | {
-            "run_id": self.run_id,
-            "score": self.objective.score,
-            "train_samples": len(self.train),
-            "validation_samples": len(self.validation),
-            "test_samples": len(self.test),
-        }
-        return Result("train", settings, Table(self.table.rows), {}, (), self.sources, self.provenance)
+        self.store.table.rows += map(with_interval, self._measure(self.test, "test", best.origin["step"]))
+        self.store.provenance["seconds"] = round(self.seconds, 3)
+        result = self.store.result()
+        if self.first:
+            result.write_into(self.folder)
+        return result

@@ -6,14 +6,13 @@ Attention is measured on a few hundred samples. Features with classes are measur
 are biased by few samples, and cost no more than a forward pass.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from ..core.measurement import Arrays, Measurement, Null, Table
 from ..core.metric import Metric
@@ -27,11 +26,12 @@ from ..models import CRATEMAE, build
 from ..probes import NoAttention, probe
 from ..probes.features import features
 from .networks import Pixels
-from .objectives import ACCURACY, LOSS
+from .objectives import ACCURACY
 from .objectives.masked_autoencoding import Completion
 from .objectives.protocol import scaled
 from .recipes import Recipe
 from .supervised import train_classifier
+from .tasks import Classification
 
 SAMPLES = 256  # samples of a measurement: constraints of a few hundred sequences suffice, and it takes well under a second
 SAMPLES_BY_CLASS = 3_072  # samples of features with classes: beyond them value and null fall together, see docs/probes.md
@@ -100,27 +100,42 @@ class Moment:
 
 
 class Monitor:
-    """Measures a network on images.
+    """Measures a network on images or sequences of tokens, at the checkpoints of its training or once.
 
     Args:
-        images: in random order; the first :data:`SAMPLES` are used, for metrics with classes the first :data:`SAMPLES_BY_CLASS`.
+        samples: in random order. Of images the first :data:`SAMPLES` are used, for metrics with classes the first
+            :data:`SAMPLES_BY_CLASS`; of sequences the first :data:`SAMPLES`.
         metrics: makes fresh metrics; :func:`with_general` adds others.
         name: column ``model``.
-        untrained: makes the networks with random weights behind the null, by number.
+        untrained: makes the networks with random weights behind the null, by number; if None, :meth:`compare_with` gets them later.
         split: column ``split``.
     Raises:
-        ValueError: there are no images.
+        ValueError: there are no samples.
     """
 
-    def __init__(self, images: Images, metrics: Metrics, *, name: str, untrained: Callable[[int], nn.Module], split: str = "validation"):
-        if not len(images):
-            raise ValueError("a monitor needs images, got none")
-        self.images, self.name, self.split = images[:SAMPLES_BY_CLASS], name, split
+    def __init__(
+        self,
+        samples: Images | TokenData,
+        metrics: Metrics,
+        *,
+        name: str,
+        untrained: Callable[[int], nn.Module] | None,
+        split: str = "validation",
+    ):
+        if not len(samples):
+            raise ValueError("a monitor needs samples, got none")
+        self.samples, self.fresh, self.name, self.split = samples[:SAMPLES_BY_CLASS], metrics, name, split
+        self.nulls: dict[Place, Null] = {}
+        if untrained is not None:
+            self.compare_with(untrained(number) for number in range(UNTRAINED_NETWORKS))
+        self.metrics = with_general(metrics())
+
+    def compare_with(self, untrained: Iterable[nn.Module]) -> None:
+        """Measures the networks behind the null, with fresh metrics for each: a trained network must not be compared with them."""
         try:
-            self.nulls = nulls_of([self._rows(untrained(n), with_general(metrics()), 0) for n in range(UNTRAINED_NETWORKS)])
+            self.nulls = nulls_of([self._rows(network, with_general(self.fresh()), 0) for network in untrained])
         except NoAttention:
             self.nulls = {}
-        self.metrics = with_general(metrics())
 
     def memory(self) -> list[dict]:
         """What the metrics keep from measurement to measurement."""
@@ -150,32 +165,38 @@ class Monitor:
         return with_nulls(rows, self.nulls)
 
     def _rows(self, model: nn.Module, metrics: Sequence[Metric], step: int) -> list[Measurement]:
+        samples = self.samples
+        if isinstance(samples, TokenData):
+            samples = samples[:SAMPLES]
+            return self._measure(model, metrics, step, [(_inputs(model, samples), samples.labels)], len(samples))
         by_class = [metric for metric in metrics if isinstance(metric, ClassFeatures)]
         others = [metric for metric in metrics if not isinstance(metric, ClassFeatures)]
         with one_thread():
-            rows = self._measure(model, others, step, self.images[:SAMPLES], PER_PASS)
-        return rows + self._measure(model, by_class, step, self.images, PER_PASS_BY_CLASS)
+            few = samples[:SAMPLES]
+            rows = self._measure(model, others, step, _passes(model, few, PER_PASS), len(few))
+        return rows + self._measure(model, by_class, step, _passes(model, samples, PER_PASS_BY_CLASS), len(samples))
 
-    def _measure(self, model: nn.Module, metrics: Sequence[Metric], step: int, images: Images, per_pass: int) -> list[Measurement]:
-        parameter, training = next(model.parameters()), model.training
-        batches = ((scaled(x, parameter), y) for x, y in zip(images.pixels.split(per_pass), images.labels.split(per_pass)))
+    def _measure(self, model: nn.Module, metrics: Sequence[Metric], step: int, batches: Batches, n: int) -> list[Measurement]:
+        """One measurement of all batches, of n samples together."""
+        training = model.training
         model.eval()
+        measured = measured_network(model)
         try:
-            return _measured(measured_network(model), batches, metrics, name=self.name, step=step, n=len(images), split=self.split)
+            with probe(measured, metrics, name=self.name) as p, torch.no_grad(), p.together(step):
+                for inputs, labels in batches:
+                    p.labels = labels
+                    measured(inputs)
         finally:
             model.train(training)
+        rows = p.rows if step else [*p.rows, *p.silent()]
+        return [replace(row, n=n if row.n is None else row.n, split=self.split) for row in rows]
 
 
-def _measured(
-    model: nn.Module, batches: Batches, metrics: Sequence[Metric], *, name: str, step: int, n: int, split: str
-) -> list[Measurement]:
-    """One measurement of all batches."""
-    with probe(model, metrics, name=name) as p, torch.no_grad(), p.together(step):
-        for inputs, labels in batches:
-            p.labels = labels
-            model(inputs)
-    rows = p.rows if step else [*p.rows, *p.silent()]
-    return [replace(row, n=n if row.n is None else row.n, split=split) for row in rows]
+def _passes(model: nn.Module, images: Images, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Images in [0, 1] for forward passes of at most ``size`` images, with labels."""
+    parameter = next(model.parameters())
+    for pixels, labels in zip(images.pixels.split(size), images.labels.split(size)):
+        yield scaled(pixels, parameter), labels
 
 
 def with_general(metrics: Sequence[Metric]) -> list[Metric]:
@@ -288,32 +309,24 @@ def monitored_training(
     """
     generator = torch.Generator().manual_seed(seed)
     model = build(lambda: recipe.build(train_data), generator)
-    if (labels := validation_data.labels) is None:
-        raise ValueError(f"validation_data must have labels, {validation_data.name} has none")
-    probed, stops, trained_metrics = validation_data[:SAMPLES], checkpoints(steps), with_general(metrics())
+    task, stops = Classification(train_data, validation_data), checkpoints(steps)
+    monitor = Monitor(validation_data, metrics, name=recipe.name, untrained=None)
     rows: list[Measurement] = []
     maps: list[np.ndarray] = []
     queries: list[Tensor] = []
 
-    def measure(network: nn.Module, metrics_of_it: Sequence[Metric], step: int) -> list[Measurement]:
-        batch = [(_inputs(network, probed), probed.labels)]
-        return _measured(network, batch, metrics_of_it, name=recipe.name, step=step, n=len(probed), split="validation")
-
     def checkpoint(step: int, network: nn.Module) -> None:
-        rows.extend(measure(network, trained_metrics, step))
-        logits = network(_inputs(network, validation_data)).cpu()
-        right, loss = (logits.argmax(-1) == labels).double().mean().item(), cross_entropy(logits, labels).item()
-        row = Measurement(
-            "network", "network", ACCURACY, right, unit="share", n=len(labels), split="validation", model=recipe.name, step=step
-        )
-        rows.extend([row, replace(row, quantity=LOSS, value=loss, unit="nats")])
-        attention = attention_maps(network, _inputs(network, probed), limit=MAP_NUMBERS // len(stops))
+        rows.extend(monitor.measure(network, step))
+        learnt = task.evaluate(network)
+        rows.extend(replace(row, model=recipe.name, step=step) for row in learnt)
+        attention = attention_maps(network, _inputs(network, validation_data[:PICTURED]), limit=MAP_NUMBERS // len(stops))
         maps.extend([] if attention is None else [attention])
         query = features(network, validation_data[:featured]).query
         assert query is not None
         queries.append(query.clone())  # the query is a view of all tokens
         if progress:
-            progress(f"{recipe.name}: step {step} of {steps}, validation accuracy {100 * right:.1f} %")
+            accuracy = Table(learnt).select(quantity=ACCURACY).one().value or 0.0
+            progress(f"{recipe.name}: step {step} of {steps}, validation accuracy {100 * accuracy:.1f} %")
 
     trained = train_classifier(
         model,
@@ -327,12 +340,12 @@ def monitored_training(
         callback=checkpoint,
         device=device,
     )
-    untrained = [build(lambda: recipe.build(train_data), generator).to(device).eval() for _ in range(UNTRAINED_NETWORKS)]
-    nulls = nulls_of([measure(network, with_general(metrics()), 0) for network in untrained])
+    # After the training, whose batches the generator draws first: the trained network does not depend on the number of others.
+    monitor.compare_with([build(lambda: recipe.build(train_data), generator).to(device).eval() for _ in range(UNTRAINED_NETWORKS)])
     arrays = Arrays({f"network/{recipe.name}/steps": np.array(stops)})
     if len(maps) == len(stops) and maps[0].size:
         arrays[f"network/{recipe.name}/attention"] = np.stack(maps)
-    return Monitored(trained.model, with_nulls(rows, nulls), arrays, queries)
+    return Monitored(trained.model, with_nulls(rows, monitor.nulls), arrays, queries)
 
 
 def _inputs(model: nn.Module, data: TokenData) -> Tensor:

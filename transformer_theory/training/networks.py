@@ -10,10 +10,14 @@ All have a class token, and their input is images [batch, channels, image_size, 
   convolutions, layer scales and class attention of the published network);
 * ``vit``: the pre-norm vision transformer.
 
+Networks of your own are passed to :func:`.loop.train` and :func:`.saved.load` as ``networks={"name": build}``.
+
 Source: :cite:t:`yu2023white`, :cite:t:`yang2024scaling`, :cite:t:`wu2024token`, :cite:t:`dosovitskiy2021image`.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -22,6 +26,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
+from ..core.errors import nearest
 from ..models import CRATE, ViT
 from ..models.convolutions import Convolutions
 from ..models.crate import ExactAttention, Ista, OvercompleteIsta, PaperAttention, ReleasedAttention, ReleasedTokenStatisticsAttention
@@ -154,7 +159,10 @@ def _vit(sizes: Sizes) -> nn.Module:
     return ViT(embedding, num_classes=sizes.num_classes, dim=sizes.dim, depth=sizes.depth, heads=sizes.heads)
 
 
-NETWORKS: dict[str, Callable[[Sizes], nn.Module]] = {
+Builder = Callable[[Sizes], nn.Module]
+"""Makes a network with initial weights: images ``[batch, channels, image_size, image_size]`` to logits ``[batch, num_classes]``."""
+
+NETWORKS: dict[str, Builder] = {
     "crate": crate,
     "crate-paper": partial(crate, attention=PaperAttention),
     "crate-exact": partial(crate, attention=ExactAttention),
@@ -162,3 +170,35 @@ NETWORKS: dict[str, Callable[[Sizes], nn.Module]] = {
     "tost": partial(crate, attention=ReleasedTokenStatisticsAttention, sparsify=Mlp),
     "vit": _vit,
 }
+
+# An objective builds its network from a name and sizes alone, so the builders of the caller reach it through the context, not as arguments.
+_OWN: ContextVar[Mapping[str, Builder] | None] = ContextVar("own", default=None)
+
+
+@contextlib.contextmanager
+def own_networks(networks: Mapping[str, Builder] | None) -> Iterator[None]:
+    """Inside the block, :func:`builder` knows these networks too.
+
+    Raises:
+        ValueError: a name is one of :data:`NETWORKS`.
+    """
+    networks = networks or {}
+    if taken := [name for name in networks if name in NETWORKS]:
+        raise ValueError(f"networks must have names other than {', '.join(NETWORKS)}, got {taken[0]!r}; rename it")
+    token = _OWN.set(networks)
+    try:
+        yield
+    finally:
+        _OWN.reset(token)
+
+
+def builder(name: str) -> Builder:
+    """The builder of a network by name: of :data:`NETWORKS`, or of the :func:`own_networks`.
+
+    Raises:
+        ValueError: there is none.
+    """
+    known = {**NETWORKS, **(_OWN.get() or {})}
+    if name not in known:
+        raise ValueError(f"unknown network {name!r}{nearest(name, known)}; pass networks= with a network of your own")
+    return known[name]

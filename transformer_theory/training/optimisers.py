@@ -1,7 +1,6 @@
-r"""Optimisers of a network with layers (AdamW, Lion, Muon), the schedule of their learning rate, and the moving average of the weights.
+r"""Optimisers of a network with layers (AdamW, Muon), the schedule of their learning rate, and the moving average of the weights.
 
     AdamW   m ← β1 m + (1 - β1) g,  v ← β2 v + (1 - β2) g²,       W ← (1 - η w) W - η m̂ / (sqrt(v̂) + ε)
-    Lion    c = β1 m + (1 - β1) g,  m ← β2 m + (1 - β2) g,        W ← (1 - η w) W - η sign(c)
     Muon    m ← μ m + (1 - μ) g,    c = (1 - μ) g + μ m = A S B,  W ← (1 - η w) W - 0.2 η sqrt(max(rows, columns)) A S' B
 
 with learning rate η and weight decay w; S' has singular values of about 1 in place of those of c. Muon acts on the matrices of the layers;
@@ -20,7 +19,7 @@ The moving average, which is often the better network, is that of TensorFlow's `
 so the first weights are copied, and forgotten soon: d_1 = 2/11, d_2 = 1/4. Until d_t reaches d, after (10 d - 1) / (1 - d) averages (8,990
 for d = 0.999), the memory is t / 9 steps.
 
-Source: :cite:t:`loshchilov2019decoupled` (AdamW); :cite:t:`chen2023symbolic` (Lion); Jordan (2024),
+Source: :cite:t:`loshchilov2019decoupled` (AdamW); Jordan (2024),
 kellerjordan.github.io/posts/muon, and :cite:t:`liu2025muon` (the scale of Muon); :cite:t:`clark2020electra`
 and :cite:t:`bao2022beit` (layer-wise decay, for fine-tuning); :cite:t:`xiong2020layer` (why transformers warm up);
 :cite:t:`loshchilov2017sgdr`, Eq. 5, without restarts (cosine).
@@ -39,7 +38,8 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 Weights = list[Tensor] | tuple[Tensor, ...]
-BETAS = {"adamw": (0.9, 0.999), "lion": (0.9, 0.99), "muon": (0.9, 0.999)}  # of Muon, those of its AdamW
+NAMES = ("adamw", "muon")
+BETAS = (0.9, 0.999)  # of AdamW, also of the parameters that Muon leaves to it
 
 
 def _evaluated(closure: Callable[[], Any] | None) -> Any:
@@ -48,41 +48,6 @@ def _evaluated(closure: Callable[[], Any] | None) -> Any:
         return None
     with torch.enable_grad():
         return closure()
-
-
-class Lion(torch.optim.Optimizer):
-    """Steps of equal size in each coordinate, by the sign of a mean of gradients.
-
-    Its authors advise a third to a tenth of AdamW's learning rate, and a weight decay larger by the same factor.
-
-    Args:
-        params: parameters, or groups of them.
-        lr: size of the steps.
-        betas: in [0, 1): the share of the past in the step, and in the mean of gradients.
-        weight_decay: w; each step takes the share ``lr * w`` off the weights.
-    """
-
-    def __init__(self, params: Iterable[Any], *, lr: float, betas: tuple[float, float] = BETAS["lion"], weight_decay: float = 0.0):
-        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = _evaluated(closure)
-        for group in self.param_groups:
-            weights = [weight for weight in group["params"] if weight.grad is not None]
-            if not weights:
-                continue
-            gradients, (beta1, beta2) = [weight.grad for weight in weights], group["betas"]
-            for weight in weights:
-                if not self.state[weight]:
-                    self.state[weight]["mean"] = torch.zeros_like(weight)
-            means = [self.state[weight]["mean"] for weight in weights]
-            steps = torch._foreach_lerp(means, gradients, 1 - beta1)
-            torch._foreach_sign_(steps)
-            torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
-            torch._foreach_add_(weights, steps, alpha=-group["lr"])
-            torch._foreach_lerp_(means, gradients, 1 - beta2)
-        return loss
 
 
 class Together(torch.optim.Optimizer):
@@ -119,29 +84,28 @@ def optimiser(
     learning_rate: float,
     weight_decay: float,
     layer_decay: float = 1.0,
-    betas: tuple[float, float] | None = None,
+    betas: tuple[float, float] = BETAS,
 ) -> torch.optim.Optimizer:
     """An optimiser of a network's trainable parameters, one group per learning rate and decay; a schedule acts on it by :func:`scale`.
 
     Args:
         model: with layers if Muon or layer-wise decay is used, see :func:`places_of`.
-        name: "adamw", "lion" or "muon".
+        name: "adamw" or "muon".
         learning_rate: of the parameters after the layers.
         weight_decay: of matrices.
         layer_decay: of the learning rate from a layer to the one before, in (0, 1].
-        betas: by default (0.9, 0.999), for Lion (0.9, 0.99); for Muon, those of its AdamW.
+        betas: of AdamW.
     Returns:
         One optimiser, whose groups carry their own learning rate as ``initial_lr``.
     Raises:
         ValueError: an unknown name, a number out of range, no trainable parameter, no layers where they are needed, or Muon with a torch
             before 2.9.
     """
-    if name not in BETAS:
-        raise ValueError(f"name must be one of {', '.join(BETAS)}, got {name!r}")
+    if name not in NAMES:
+        raise ValueError(f"name must be one of {', '.join(NAMES)}, got {name!r}")
     if not (0 < learning_rate < float("inf") and 0 <= weight_decay < float("inf") and 0 < layer_decay <= 1):
         values = f"learning_rate {learning_rate}, weight_decay {weight_decay}, layer_decay {layer_decay}"
         raise ValueError(f"learning_rate must be positive, weight_decay at least 0 and layer_decay in (0, 1], got {values}")
-    betas = BETAS[name] if betas is None else betas
     if not all(0 <= beta < 1 for beta in betas):
         raise ValueError(f"betas must be two numbers in [0, 1), got {betas}")
     if name == "muon" and not hasattr(torch.optim, "Muon"):
@@ -162,8 +126,6 @@ def optimiser(
         return [{"params": weights, "lr": rate, "initial_lr": rate, "weight_decay": w} for (rate, w), weights in kinds.items()]
 
     rest = groups(key for key in trainable if key not in hidden)
-    if name == "lion":
-        return Lion(rest, lr=learning_rate, betas=betas)
     adamw = torch.optim.AdamW(rest, lr=learning_rate, betas=betas, fused=True)
     if name == "adamw":
         return adamw

@@ -123,7 +123,7 @@ def image_recipe(network: str, *, name: str | None = None, image_size: int = 32)
         name: of the recipe; chosen by the size of the images if None.
         image_size: pixels.
     Raises:
-        ValueError: an unknown network or recipe.
+        ValueError: an unknown recipe.
     """
     name = ("digits" if image_size <= SMALL else "minutes") if name is None else name
     if name not in IMAGE_RECIPES:

@@ -1,12 +1,14 @@
 """Trained networks in files: weights for exchange, with the sizes and names from which the network is built.
 
 A ``.safetensors`` file holds the weights under the network's parameter names (for CRATE those of the released networks) and, as metadata,
-sizes, objective, normalisation, class names and origin in JSON. It contains no code.
+sizes, objective, normalisation, class names, origin and a checksum of all of it in JSON. It contains no code.
 """
 
 import json
+import os
+import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,13 @@ from .. import __version__
 from ..core.files import replacing
 from ..models.weights import fill, load_weights
 from .folder import network_file
-from .networks import Pixels, Sizes
+from .machine import shapes_of
+from .networks import Builder, Pixels, Sizes, own_networks
 from .objectives import OBJECTIVES, Objective, Objectives
 
-FORMAT = 1
-KEY = "transformer_theory"
+FORMAT = 2
+WITHOUT_CHECKSUM = 1  # the format before, which is still read
+KEY, CHECKSUM = "transformer_theory", "crc32"
 
 
 @dataclass(frozen=True)
@@ -30,11 +34,12 @@ class Saved:
 
     Attributes:
         model: its input is images ``[b, c, h, w]`` in [0, 1]; on the CPU, in evaluation mode.
-        network: its name among :data:`.networks.NETWORKS`.
+        network: its name, see :func:`.networks.builder`.
         sizes: of the network.
         objective: of the training.
         names: of the classes.
         origin: data, step, seed, run id and score.
+        networks: networks of the caller's own, by name.
     """
 
     model: Pixels
@@ -43,6 +48,12 @@ class Saved:
     objective: Objective
     names: tuple[str, ...]
     origin: dict[str, Any]
+    networks: Mapping[str, Builder] = field(default_factory=dict, repr=False)
+
+    def untrained(self) -> nn.Module:
+        """A network of the same kind and sizes with initial weights, without the normalisation."""
+        with own_networks(self.networks):
+            return self.objective.network(self.network, self.sizes)
 
 
 def save(
@@ -57,7 +68,7 @@ def save(
     names: tuple[str, ...],
     origin: Mapping[str, Any],
 ) -> None:
-    """Writes weights and metadata atomically.
+    """Writes weights and metadata atomically, and waits until they are on the disk.
 
     Args:
         path: ends in ``.safetensors``.
@@ -80,29 +91,27 @@ def save(
         "origin": dict(origin),
     }
     tensors = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in weights.items()}
-    with replacing(path) as draft:
-        draft.write_bytes(serialised(tensors, metadata={KEY: json.dumps(record)}))
+    record[CHECKSUM] = checksum(tensors, record)
+    with replacing(path) as draft, draft.open("wb") as file:
+        file.write(serialised(tensors, metadata={KEY: json.dumps(record)}))
+        file.flush()
+        os.fsync(file.fileno())  # a checkpoint that is written after it says that it is there
 
 
-def load(path: str | Path, *, objectives: Objectives = OBJECTIVES) -> Saved:
+def load(path: str | Path, *, objectives: Objectives = OBJECTIVES, networks: Mapping[str, Builder] | None = None) -> Saved:
     """Loads the network from a file that a training wrote.
 
     Args:
         path: a ``.safetensors`` file, or the folder of a run, whose ``best.safetensors`` is loaded.
         objectives: by name; those of theories must be passed.
+        networks: of your own, by name, as they were passed to the training.
     Raises:
-        ValueError: the file is damaged, comes from another program or a newer version, has an unknown objective, or weights and sizes
-            disagree.
+        ValueError: the file is damaged, comes from another program or a newer version, has an unknown network or objective, or weights and
+            sizes disagree.
         FileNotFoundError: there is no such file.
     """
     path = network_file(path)
-    if path.suffix != ".safetensors":
-        raise ValueError(f"a trained network must be a .safetensors file or the folder of a run, got {path}")
-    weights = load_weights(path)
-    record = _metadata(path)
-    if record.get("format") != FORMAT:
-        newer = f"format {record.get('format')} of version {record.get('version')}"
-        raise ValueError(f"{path} must be of format {FORMAT} as this version ({__version__}) writes it, got {newer}; install that version")
+    weights, record = stored(path)
     try:
         sizes = Sizes(**record["sizes"])
         fields = dict(record["objective"])
@@ -110,17 +119,56 @@ def load(path: str | Path, *, objectives: Objectives = OBJECTIVES) -> Saved:
         if name not in objectives:
             raise ValueError(f"its objective {name!r} is unknown; pass objectives= with it")
         objective = objectives[name](**fields)
-        with torch.random.fork_rng(devices=[]):
-            network = objective.network(record["network"], sizes)
-        model = Pixels(network, torch.tensor(record["mean"]), torch.tensor(record["std"]))
+        if sizes.depth > len(weights):  # a wrong depth would be built layer by layer before the shapes are compared
+            raise ValueError(f"its depth is {sizes.depth}, with {len(weights)} weights")
+        with own_networks(networks):
+            shapes = shapes_of(lambda: objective.network(record["network"], sizes), own=record["network"] in (networks or {}))
+        mean, std = torch.tensor(record["mean"]), torch.tensor(record["std"])
+        Pixels(shapes, mean, std)
         names, origin = tuple(map(str, record["names"])), dict(record["origin"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} does not describe a network that this version can build ({error}); train it again") from error
     try:
+        expected = {name: value.shape for name, value in shapes.state_dict().items()}
+        if expected != {name: value.shape for name, value in weights.items()}:
+            fill(shapes, weights)  # raises with the names, before memory is allocated for the network
+        with torch.random.fork_rng(devices=[]), own_networks(networks):
+            network = objective.network(record["network"], sizes)
         fill(network, weights)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    return Saved(model.eval(), record["network"], sizes, objective, names, origin)
+    return Saved(Pixels(network, mean, std).eval(), record["network"], sizes, objective, names, origin, networks or {})
+
+
+def stored(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The weights and the metadata of a file that a training wrote.
+
+    Raises:
+        ValueError: the file is damaged, or comes from another program or a newer version.
+        FileNotFoundError: there is no such file.
+    """
+    if path.suffix != ".safetensors":
+        raise ValueError(f"a trained network must be a .safetensors file or the folder of a run, got {path}")
+    weights = load_weights(path)
+    record = _metadata(path)
+    if record.get("format") not in (WITHOUT_CHECKSUM, FORMAT):
+        newer = f"format {record.get('format')} of version {record.get('version')}"
+        raise ValueError(f"{path} must be of format {FORMAT} as this version ({__version__}) writes it, got {newer}; install that version")
+    if record["format"] == FORMAT and record.pop(CHECKSUM, None) != checksum(weights, record):
+        raise ValueError(
+            f"{path} must be as it was stored, got another checksum: it is damaged or was edited; train it again, or copy it anew"
+        )
+    return weights, record
+
+
+def checksum(weights: Mapping[str, Tensor], record: Mapping[str, Any]) -> str:
+    """CRC-32 of weights ``[...]`` with their names, types and shapes, and of the metadata."""
+    crc = zlib.crc32(json.dumps({name: record[name] for name in sorted(record) if name != CHECKSUM}, sort_keys=True).encode())
+    for name in sorted(weights):
+        value = weights[name].contiguous()
+        crc = zlib.crc32(f"{name} {value.dtype} {list(value.shape)}".encode(), crc)
+        crc = zlib.crc32(value.flatten().view(torch.uint8).numpy().data, crc)
+    return f"{crc:08x}"
 
 
 def _metadata(path: Path) -> dict[str, Any]:

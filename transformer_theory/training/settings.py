@@ -10,12 +10,11 @@ from typing import Any, Literal
 
 import torch
 
-from ..core.errors import nearest
 from ..core.experiment import check_settings, setting
 from ..data.image_data import Images
 from .augment import Augmentation
 from .batches import SPLIT, seed_of
-from .networks import NETWORKS, Sizes, Stem
+from .networks import Sizes, Stem
 
 SHIFTED = Augmentation(crop=4, flip=0.5)
 
@@ -28,16 +27,17 @@ class Settings:
     ``epochs`` or, if ``minutes`` is given, by the clock: then the learning rate follows the clock too, and no two runs are equal.
 
     Attributes:
+        network: its name, see :func:`.networks.builder`.
         recipe: name of the recipe that the settings come from (:data:`.recipes.IMAGE_RECIPES`); empty if there is none.
 
     Raises:
-        ValueError: an unknown network, or a value out of range.
+        ValueError: a value is out of range.
     """
 
     network: str = "crate"
     patch_size: int = setting(8, ge=1, help="side of a patch, pixels")
     dim: int = setting(192, ge=1, help="width of the tokens")
-    depth: int = setting(4, ge=1, help="number of layers")
+    depth: int = setting(4, ge=1, le=1000, help="number of layers")
     heads: int = setting(3, ge=1, help="number of attention heads")
     stem: Stem = field(default="patches", metadata={"help": "how an image becomes tokens: linear patches, or overlapping convolutions"})
 
@@ -46,7 +46,7 @@ class Settings:
         default=None, metadata={"help": "duration in minutes, instead of epochs; the learning rate then follows the clock"}
     )
     batch_size: int = setting(128, ge=1, help="images per step, summed over all processes")
-    optimiser: Literal["adamw", "lion", "muon"] = field(default="adamw", metadata={"help": "optimiser of the weights"})
+    optimiser: Literal["adamw", "muon"] = field(default="adamw", metadata={"help": "optimiser of the weights"})
     learning_rate: float = setting(2e-3, gt=0, help="peak learning rate, at the end of the warm-up")
     weight_decay: float = setting(0.05, ge=0, help="weight decay of matrices; norms, biases, positions and the class token have none")
     layer_decay: float = setting(1.0, gt=0, le=1, help="ratio of the learning rate of a layer to that of the next layer")
@@ -64,8 +64,6 @@ class Settings:
     recipe: str = ""
 
     def __post_init__(self):
-        if self.network not in NETWORKS:
-            raise ValueError(f"unknown network {self.network!r}{nearest(self.network, NETWORKS)}")
         check_settings(self)
         if self.minutes is not None and not (math.isfinite(self.minutes) and self.minutes > 0):
             raise ValueError(f"minutes must be a finite number above 0, got {self.minutes}; omit it to train for epochs")

@@ -12,7 +12,8 @@ from transformer_theory.core.errors import NotConverged
 from transformer_theory.data.text import Text, Vocabulary
 from transformer_theory.models.decoder import Decoder
 from transformer_theory.models.embedding import build
-from transformer_theory.theories.scan_snap.language_training import adam, next_word_loss, sgd, train_decoder
+from transformer_theory.theories.scan_snap.language_training import adam, sgd, train_decoder
+from transformer_theory.training.tasks import next_word_loss
 
 WORDS = [f"w{i * i % 23:02d}" for i in range(400)]
 TEXT = Text(Vocabulary.of(WORDS).numbers(WORDS), Vocabulary.of(WORDS))
@@ -104,6 +105,6 @@ def test_bad_settings_are_named(call, words):
 
 
 def test_a_loss_that_is_not_finite_carries_the_model():
-    with pytest.raises(NotConverged, match="step 2 of 20") as error:
+    with pytest.raises(NotConverged, match="step 2: the loss is nan") as error:
         fit(model(), sgd(1e38))
     assert isinstance(error.value.state, Decoder)

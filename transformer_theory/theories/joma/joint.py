@@ -27,7 +27,8 @@ from torch.nn import functional
 from ...core.validation import integers
 from ...maths.linalg import stable_rank
 from ...models.embedding import build
-from ...training.descent import descend
+from ...training.fit import at_steps, fit
+from ...training.tasks import StreamTask
 from .hierarchy import Hierarchy, recovery
 
 Stream = Float[Tensor, "n t d"]
@@ -174,16 +175,14 @@ def fit_stack(
     optimiser = torch.optim.Adam(model.parameters(), lr=rate, weight_decay=decay)
     snapshots: list[_Snapshot] = []
 
-    def measure(step: int) -> None:
-        if step in marks:
-            snapshots.append(_snapshot(model, ids, latents))
+    def measure(step: int, network: nn.Module) -> None:
+        snapshots.append(_snapshot(model, ids, latents))
 
-    def loss_of(shares: Tensor) -> Tensor:
-        return shares @ functional.cross_entropy(model(ids), torch.arange(C), reduction="none")
+    def loss_of(network: nn.Module, shares: Tensor) -> Tensor:
+        return shares @ functional.cross_entropy(network(ids), torch.arange(C), reduction="none")
 
-    constant = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1.0)
-    batches = _batches(C, batch, generator)
-    descend(model, loss_of, batches, steps=steps, optimiser=optimiser, schedule=constant, generator=generator, after=measure)
+    task = StreamTask(loss_of, lambda draws: _batches(C, batch, draws))
+    fit(model, task, optimiser=optimiser, steps=steps, callbacks=[at_steps(marks, measure, limit=steps)], generator=generator)
     loss, recovered, rank, entropy = (
         torch.stack([getattr(snapshot, name) for snapshot in snapshots]) for name in ("loss", "recovered", "rank", "entropy")
     )

@@ -6,7 +6,7 @@ label corruption, apply :func:`~transformer_theory.data.corruption.relabel_unifo
 Source: :cite:t:`yu2020learning`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from ...metrics.coding import unit_norm
 from ...models.resnet import ResNet18
 from ...training.augment import blurred, crop, flip, greyed, jitter, resized_crop
-from ...training.descent import descend, permuted
+from ...training.fit import State, fit, permuted
+from ...training.tasks import StreamTask
 from .loss import MaximalCodingRateReduction
 
 Images = Float[Tensor, "n c h w"]
@@ -146,14 +147,17 @@ def _fit(recipe: RateReductionRecipe, model: nn.Module, images: Tensor, batch, g
     epoch_steps = len(images) // size
     loss = MaximalCodingRateReduction(eps=recipe.eps, gamma1=recipe.gamma1, gamma2=recipe.gamma2)
     optimiser = torch.optim.SGD(model.parameters(), lr=recipe.learning_rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
-    schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, [epoch * epoch_steps for epoch in recipe.milestones], DECAY)
+    milestones = [epoch * epoch_steps for epoch in recipe.milestones]
 
-    def loss_of(positions: Tensor) -> Tensor:
+    def loss_of(network: nn.Module, positions: Tensor) -> Tensor:
         augmented, classes = batch(positions)
-        return loss(unit_norm(model(augmented)), classes).loss
+        return loss(unit_norm(network(augmented)), classes).loss
 
-    batches: Iterator[Tensor] = permuted(len(images), size, generator)
-    return descend(model, loss_of, batches, steps=recipe.epochs * epoch_steps, optimiser=optimiser, schedule=schedule, generator=generator)
+    def schedule(state: State) -> float:
+        return DECAY ** sum(state.step >= milestone for milestone in milestones)
+
+    task = StreamTask(loss_of, lambda draws: permuted(len(images), size, draws))
+    return fit(model, task, optimiser=optimiser, steps=recipe.epochs * epoch_steps, schedule=schedule, generator=generator).losses
 
 
 def _supervised(images: Tensor) -> Tensor:

@@ -7,18 +7,15 @@ generator, which draws dropout; the streams are read in order. The global CPU ra
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor, nn
-from torch.nn import functional
-from torch.optim.lr_scheduler import LambdaLR
+from torch import nn
 
 from ...core.validation import positive
 from ...data.text import BATCH, CONTEXT, Text
 from ...models.decoder import Decoder
-from ...training.descent import descend, within
+from ...training.fit import Fit, at_steps, fit
+from ...training.tasks import NextWord
 
 CLIP = 0.5  # largest norm of the gradient
 OptimiserOf = Callable[[Decoder], torch.optim.Optimizer]
@@ -52,19 +49,6 @@ def adam(rate: float) -> OptimiserOf:
     return lambda model: torch.optim.Adam(model.parameters(), lr=rate)
 
 
-@dataclass(frozen=True)
-class TrainedDecoder:
-    """A trained language model.
-
-    Attributes:
-        model: in evaluation mode.
-        losses: of the batch of each step, nats, ``[steps]``.
-    """
-
-    model: Decoder
-    losses: Float[Tensor, " steps"]
-
-
 def train_decoder(
     model: Decoder,
     text: Text,
@@ -77,7 +61,7 @@ def train_decoder(
     clip: float = CLIP,
     callback_steps: Iterable[int] = (),
     callback: Callback = lambda step, model: None,
-) -> TrainedDecoder:
+) -> Fit:
     """Trains ``model`` in place on the streams of ``text``.
 
     Args:
@@ -92,39 +76,17 @@ def train_decoder(
         ValueError: the text has more words than the model, or settings are out of range.
         NotConverged: a loss is not finite; the error names the step and carries the model.
     """
-    stops, words = within(callback_steps, steps), len(text.vocabulary)
+    words = len(text.vocabulary)
     if words > model.embedding.num_embeddings:
         known = model.embedding.num_embeddings
         raise ValueError(f"the model must have an embedding for each of the {words} words of {text.name}, it has {known}; enlarge it")
     positive(clip=clip)
-    descent = optimiser(model)
-
-    def after(step: int) -> None:
-        if step in stops:
-            model.eval()
-            with torch.no_grad():
-                callback(step, model)
-            model.train()
-
-    losses = descend(
+    return fit(
         model,
-        lambda windows: next_word_loss(model, windows),
-        text.batches(batch=batch, length=length),
+        NextWord(text, batch, length),
+        optimiser=optimiser(model),
         steps=steps,
-        optimiser=descent,
-        schedule=LambdaLR(descent, lambda step: 1.0),  # a constant rate
-        generator=generator,
+        callbacks=[at_steps(callback_steps, callback, limit=steps)],
         clip=clip,
-        after=after,
+        generator=generator,
     )
-    return TrainedDecoder(model, losses)
-
-
-def next_word_loss(model: nn.Module, windows: Int[Tensor, "batch longer"]) -> Float[Tensor, ""]:
-    """Mean cross-entropy (nats) of each word but the first, given the words before it; the model's mode is not changed.
-
-    Args:
-        model: maps ids ``[batch, n]`` to logits ``[batch, n, vocabulary]``.
-        windows: ids, ``[batch, n + 1]``.
-    """
-    return functional.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())

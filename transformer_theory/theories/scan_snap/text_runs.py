@@ -29,9 +29,10 @@ from ...metrics import AttentionMaps, AttentionStatistics
 from ...models.decoder import Decoder
 from ...models.embedding import build
 from ...probes import probe
+from ...training.tasks import next_word_loss
 from .attended_words import MIN_OCCURRENCES, AttendedWords, count_continuations
 from .in_networks import ScanAndSnap
-from .language_training import OptimiserOf, adam, next_word_loss, sgd, train_decoder
+from .language_training import OptimiserOf, adam, sgd, train_decoder
 
 NAME = "scan_snap"
 OPTIMISERS: dict[str, Callable[[float], OptimiserOf]] = {"sgd": sgd, "adam": adam}

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from ...core.experiment import check_settings, setting
 from ...core.measurement import Measurement
-from ..networks import NETWORKS, Sizes
+from ..networks import Sizes, builder
 from .protocol import ACCURACY, LOSS, Batch, Gather, Labelled, Targets, check_labelled, check_targets, measured, outputs
 
 
@@ -57,14 +57,12 @@ class CrossEntropy:
 
 
 def classifier(name: str, sizes: Sizes) -> nn.Module:
-    """The network of :data:`~..networks.NETWORKS` of that name.
+    """The network of that name, see :func:`~..networks.builder`.
 
     Raises:
         ValueError: there is none, or the sizes are invalid.
     """
-    if name not in NETWORKS:
-        raise ValueError(f"network must be one of {', '.join(NETWORKS)}, got {name!r}")
-    return NETWORKS[name](sizes)
+    return builder(name)(sizes)
 
 
 def classified(model: nn.Module, images: Labelled, batch_size: int) -> list[Measurement]:

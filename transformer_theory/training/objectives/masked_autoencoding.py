@@ -88,7 +88,9 @@ class MaskedAutoencoding:
             raise ValueError(f"masked autoencoding trains only network 'crate' with stem 'patches', got {name!r} on {sizes.stem!r}")
         completion = Completion(sizes, self.masked)
         seq = completion.autoencoder.patches.seq
-        if (hidden := int(random_mask(1, seq, generator=torch.Generator(), share=self.masked).sum())) == seq:
+        with torch.device("cpu"):  # the network may be built on "meta", where a mask has no numbers
+            hidden = int(random_mask(1, seq, generator=torch.Generator(), share=self.masked).sum())
+        if hidden == seq:
             raise ValueError(f"masked must leave a visible patch, got {hidden} hidden of {seq}; lower it, or choose smaller patches")
         return completion
 

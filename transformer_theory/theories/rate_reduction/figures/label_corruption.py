@@ -23,7 +23,8 @@ from ....core.plotting import axes, colour, style
 from ....core.result import Result
 from ....data.corruption import relabel_uniformly
 from ....metrics.coding import unit_norm
-from ....training.descent import descend, permuted
+from ....training.fit import State, at_steps, fit, permuted
+from ....training.tasks import StreamTask
 from ..evaluation import nearest_subspace
 from ..loss import MaximalCodingRateReduction
 from ..problem import MCR2, NAME
@@ -186,26 +187,25 @@ def training_accuracies(
         head = nn.Linear(FEATURES, CLASSES)
     model, objective = nn.Sequential(body, head), MaximalCodingRateReduction(eps=eps)
     optimiser = torch.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
-    schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, [max(1, round(share * steps)) for share in DROPS], 0.1)
-    stops, accuracies = _stops(steps), []
+    milestones = [max(1, round(share * steps)) for share in DROPS]
+    accuracies = []
 
-    def loss_of(positions: Tensor) -> Tensor:
+    def loss_of(network: nn.Module, positions: Tensor) -> Tensor:
         if loss == "rate reduction":
             return objective(unit_norm(body(x[positions])), y[positions]).loss
-        return cross_entropy(model(x[positions]), y[positions])
+        return cross_entropy(network(x[positions]), y[positions])
 
-    def evaluate(step: int) -> None:
-        if step not in stops:
-            return
-        model.eval()
-        with torch.no_grad():
-            features, others = body(x), body(rest)
-            classes = [head(others).argmax(1), *(nearest_subspace(features, y, others, rank=rank) for rank in ranks)]
-            accuracies.append([_accuracies(each, noisy, truth) for each in classes])
-        model.train()
+    def schedule(state: State) -> float:
+        return 0.1 ** sum(state.step >= milestone for milestone in milestones)
 
-    batches = permuted(len(x), batch, generator)
-    descend(model, loss_of, batches, steps=steps, optimiser=optimiser, schedule=schedule, generator=generator, after=evaluate)
+    def evaluate(step: int, network: nn.Module) -> None:
+        features, others = body(x), body(rest)
+        classes = [head(others).argmax(1), *(nearest_subspace(features, y, others, rank=rank) for rank in ranks)]
+        accuracies.append([_accuracies(each, noisy, truth) for each in classes])
+
+    task = StreamTask(loss_of, lambda draws: permuted(len(x), batch, draws))
+    stops = at_steps(_stops(steps), evaluate, limit=steps)
+    fit(model, task, optimiser=optimiser, steps=steps, callbacks=[stops], schedule=schedule, generator=generator)
     return accuracies
 
 

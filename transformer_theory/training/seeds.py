@@ -1,0 +1,167 @@
+"""The same training on several seeds, in worker processes, and what it reached on average.
+
+Each seed has a folder of its own, ``seed-0``, ``seed-1``, ..., from which it can be resumed, evaluated and compared like any other run.
+"""
+
+import contextvars
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..core import parallel
+from ..core.errors import NotConverged
+from ..core.measurement import Measurement, Table
+from ..core.result import Result, provenance
+from ..core.statistics import over_seeds
+from ..data.image_data import Images
+from .folder import LAST, check_unused
+from .loop import train
+from .machine import available_threads
+from .settings import Settings
+
+NAME = "train-seeds"  # of the result
+FAILURES: tuple[type[Exception], ...] = (NotConverged, ValueError, OSError)  # of one seed; any other error is a defect and ends all
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of one seed.
+
+    Attributes:
+        seed: of the training.
+        table: rows on the test images; empty if it failed.
+        failure: why it failed; empty if it did not.
+        settings, sources: of its result.
+    """
+
+    seed: int
+    table: Table
+    failure: str = ""
+    settings: dict[str, Any] | None = None
+    sources: tuple = ()
+
+
+def seed_folder(folder: Path, seed: int) -> Path:
+    """The folder of one seed."""
+    return folder / f"seed-{seed}"
+
+
+def train_seeds(
+    data: tuple[Images, Images],
+    settings: Settings,
+    folder: str | Path,
+    seeds: Sequence[int],
+    *,
+    workers: int | None = None,
+    progress: Callable[[Outcome], None] = lambda outcome: None,
+    **options: Any,
+) -> Result:
+    """Trains on several seeds and stores each training, and a summary of all.
+
+    Args:
+        data, settings: as of :func:`.loop.train`; the seed of the settings is replaced.
+        folder: gets a folder for each seed, and the summary.
+        seeds: at least one, all different.
+        workers: number of processes; if None, one for each seed but no more than cores. They share the cores.
+        progress: is called in order with each seed that has ended.
+        options: further arguments of :func:`.loop.train`, without ``callback``; they must be picklable.
+    Returns:
+        The result that is stored in ``folder``: for each seed its rows on the test images, with ``seed``, or a row with the reason of
+        its failure; and the mean of each quantity over the seeds, with Student's interval and without ``seed``.
+    Raises:
+        ValueError: no seed, or one twice; or every seed failed: the error of the first.
+        FileExistsError: a folder of a seed is in use, and ``resume`` is False; or ``folder`` holds another result.
+    """
+    folder = Path(folder)
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds must be one or more different numbers, got {list(seeds)}")
+    _check_summary(folder)
+    if not (options.get("resume") or options.get("extend")):
+        for seed in seeds:
+            check_unused(seed_folder(folder, seed))
+    cores = available_threads()
+    workers = min(len(seeds), cores) if workers is None else workers
+    threads = max(1, cores // workers)
+    calls = [
+        {
+            "data": data,
+            "settings": replace(settings, seed=seed),
+            "folder": seed_folder(folder, seed),
+            "threads": threads,
+            "options": options,
+        }
+        for seed in seeds
+    ]
+    outcomes: list[Outcome] = []
+    with parallel.workers(workers):
+        for outcome in parallel.stream(_outcome, calls):
+            outcomes.append(outcome)
+            progress(outcome)
+    ended = [outcome for outcome in outcomes if not outcome.failure]
+    if not ended:
+        raise ValueError(f"every seed failed; seed {outcomes[0].seed}: {outcomes[0].failure}")
+    stored = {**(ended[0].settings or {}), "seeds": list(seeds)}
+    stored["settings"] = {name: value for name, value in stored["settings"].items() if name != "seed"}
+    result = Result(
+        NAME,
+        {name: value for name, value in stored.items() if name not in ("run_id", "extended")},
+        Table([*_rows(outcomes), *_means(ended)]),
+        sources=ended[0].sources,
+        provenance=provenance(seed=None) | {"threads": threads, "workers": workers},
+    )
+    result.write_into(folder)
+    return result
+
+
+def _check_summary(folder: Path) -> None:
+    """Raises FileExistsError if the summary would replace another result."""
+    try:
+        name = Result.load(folder).name if (folder / "result.json").exists() else NAME
+    except ValueError:
+        name = "one that cannot be read"
+    if name != NAME or (folder / LAST).exists():
+        raise FileExistsError(f"{folder} holds another result; choose another --out")
+
+
+def _outcome(data: tuple[Images, Images], settings: Settings, folder: Path, threads: int, options: dict[str, Any]) -> Outcome:
+    """One training, in a worker."""
+
+    def training() -> Result:
+        torch.set_num_threads(threads)
+        return train(data, settings, folder, **options)
+
+    # A worker limits each call to one thread and marks its context, so that limits inside the call are ignored. In an empty context the
+    # training has its own number of threads, and its measurements are limited to one as in any other training.
+    before, fixed = torch.get_num_threads(), os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # the workers share the cores, so the number is not chosen by timing
+    try:
+        result = contextvars.Context().run(training)
+    except FAILURES as error:
+        return Outcome(settings.seed, Table(), f"{error}" or type(error).__name__)
+    finally:
+        torch.set_num_threads(before)
+        os.environ.pop("OMP_NUM_THREADS") if fixed is None else os.environ.update(OMP_NUM_THREADS=fixed)
+    return Outcome(settings.seed, result.select(theory="network", split="test"), "", result.settings, result.sources)
+
+
+def _rows(outcomes: Sequence[Outcome]) -> Iterator[Measurement]:
+    """The rows of each seed."""
+    for outcome in outcomes:
+        if outcome.failure:
+            yield Measurement("network", "network", "training", None, reason=outcome.failure, seed=outcome.seed)
+        yield from (replace(row, seed=outcome.seed) for row in outcome.table)
+
+
+def _means(outcomes: Sequence[Outcome]) -> Iterator[Measurement]:
+    """The mean of each quantity over the seeds."""
+    groups: dict[tuple, list[Measurement]] = {}
+    for outcome in outcomes:
+        for row in outcome.table:
+            groups.setdefault((row.quantity, row.setting, row.layer, row.head), []).append(replace(row, seed=outcome.seed))
+    for rows in groups.values():
+        # The best networks of the seeds are of different steps; a single seed has no interval over seeds.
+        yield replace(over_seeds([replace(row, interval=None, interval_kind="") for row in rows]), step=None)

@@ -1,0 +1,182 @@
+"""Tasks: what a network learns. A task yields batches and computes their loss; :func:`.fit` needs no more (:class:`.Task`).
+
+* :class:`Classification`: the class of a sequence of tokens;
+* :class:`NextWord`: the next word of a text;
+* :class:`ImageTask`: an objective (:mod:`.objectives`) on augmented images: classes, masked patches, or rates of a theory;
+* :class:`StreamTask`: any loss on any stream of batches, for the minimal networks of the theories and for your own.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..core.measurement import Measurement
+from ..core.validation import integers
+from ..data.text import BATCH, CONTEXT, Text
+from ..data.tokens import TokenData
+from .batches import DRAWS, Batches, seed_of
+from .fit import permuted
+from .objectives.protocol import ACCURACY, LOSS, Objective
+from .processes import gathered
+
+
+@dataclass(frozen=True)
+class StreamTask:
+    """A loss on a stream of batches.
+
+    Attributes:
+        loss: of the model and a batch, differentiable, ``[]``.
+        stream: makes the batches with a generator, without end, or at least as many as the training has steps.
+    """
+
+    loss: Callable[[nn.Module, Any], Tensor]
+    stream: Callable[[torch.Generator], Iterator[Any]]
+
+    def batches(self, generator: torch.Generator, start: int = 0) -> Iterator[Any]:
+        """The batches from a step on; those before it are drawn and dropped, so that a resumed training gets the same ones."""
+        return islice(self.stream(generator), start, None)
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Task: the class of a sequence of tokens, by cross-entropy in nats.
+
+    Args:
+        train, validation: tokens [n, seq, dim] with labels; the validation data are only evaluated.
+        batch_size: sequences per step; at most all of them.
+    Raises:
+        ValueError: data without labels, or a batch size below 1.
+    """
+
+    train: TokenData
+    validation: TokenData
+    batch_size: int = 64
+
+    def __post_init__(self):
+        for name, data in (("train", self.train), ("validation", self.validation)):
+            if data.labels is None:
+                raise ValueError(f"{name} data must have labels, {data.name} has none")
+        integers(batch_size=self.batch_size)
+
+    def batches(self, generator: torch.Generator, start: int = 0) -> Iterator[Int[Tensor, " batch"]]:
+        """Positions of sequences: a new permutation per epoch, without the incomplete last batch."""
+        n = len(self.train.tokens)
+        return islice(permuted(n, min(self.batch_size, n), generator), start, None)
+
+    def loss(self, model: nn.Module, batch: Int[Tensor, " batch"]) -> Float[Tensor, ""]:
+        """Mean cross-entropy.
+
+        Raises:
+            ValueError: the model has fewer logits than there are classes.
+        """
+        inputs, labels = inputs_of(self.train, model, batch)
+        logits = model(inputs)
+        if (classes := self.train.classes) > logits.shape[-1]:
+            message = f"labels must lie below the number of logits, {logits.shape[-1]}, got {classes - 1}"
+            raise ValueError(f"{message}; build the model for {classes} classes")
+        return functional.cross_entropy(logits, labels)
+
+    def evaluate(self, model: nn.Module) -> list[Measurement]:
+        """Accuracy and loss on the validation data, by the model in evaluation mode."""
+        logits, labels = logits_of(model, self.validation)
+        right, loss = (logits.argmax(-1) == labels).double().mean().item(), functional.cross_entropy(logits, labels).item()
+        columns = {"n": len(labels), "split": "validation"}
+        return [
+            Measurement("network", "network", ACCURACY, right, unit="share", **columns),
+            Measurement("network", "network", LOSS, loss, unit="nats", **columns),
+        ]
+
+    def sample(self, generator: torch.Generator, n: int = 64) -> Float[Tensor, "n seq dim"]:
+        """Random validation sequences."""
+        order = torch.randperm(len(self.validation.tokens), generator=generator)
+        return self.validation.tokens[order[:n]]
+
+
+@dataclass(frozen=True)
+class NextWord:
+    """Task: the next word of a text, by cross-entropy in nats.
+
+    Attributes:
+        text: read as ``batch`` parallel streams, in order.
+        batch, length: number of streams, and words of each per step.
+    """
+
+    text: Text
+    batch: int = BATCH
+    length: int = CONTEXT
+
+    def batches(self, generator: torch.Generator, start: int = 0) -> Iterator[Int[Tensor, "batch longer"]]:
+        """Windows ``[batch, length + 1]``; the last ``length`` words are targets."""
+        return islice(self.text.batches(batch=self.batch, length=self.length), start, None)
+
+    def loss(self, model: nn.Module, batch: Int[Tensor, "batch longer"]) -> Float[Tensor, ""]:
+        """See :func:`next_word_loss`."""
+        return next_word_loss(model, batch)
+
+    def sample(self, generator: torch.Generator, n: int = 64) -> Int[Tensor, "n length"]:
+        """Random windows of the text, ``[n, length]``."""
+        windows = self.text.windows(len(self.text), length=self.length)
+        return windows[torch.randperm(len(windows), generator=generator)[:n], :-1]
+
+
+def next_word_loss(model: nn.Module, windows: Int[Tensor, "batch longer"]) -> Float[Tensor, ""]:
+    """Mean cross-entropy (nats) of each word but the first, given the words before it; the model's mode is not changed.
+
+    Args:
+        model: maps ids ``[batch, n]`` to logits ``[batch, n, vocabulary]``.
+        windows: ids, ``[batch, n + 1]``.
+    """
+    return functional.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
+
+
+@dataclass(frozen=True, eq=False)
+class ImageTask:
+    """An objective on augmented images, on this process's share of each batch.
+
+    Each step seeds torch's global generator, so that augmentation, dropout and masks depend on the seed and the step only: a training that
+    is resumed at a step draws the same numbers.
+
+    Attributes:
+        objective: computes the loss of a batch.
+        images: the batches by the number of their step.
+    """
+
+    objective: Objective
+    images: Batches
+
+    def batches(self, generator: torch.Generator, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Images ``[b, c, h, w]`` in [0, 1] and targets ``[b, classes]``."""
+        for step in count(start):
+            torch.manual_seed(seed_of(self.images.seed, DRAWS, step))
+            yield self.images[step]
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Float[Tensor, ""]:
+        """The objective's loss; objectives that couple images gather those of all processes."""
+        return self.objective.loss(model, *batch, lambda part: gathered(self.images.fabric, part))
+
+
+def logits_of(model: nn.Module, data: TokenData, *, batch_size: int = 512) -> tuple[Float[Tensor, "n classes"], Int[Tensor, " n"]]:
+    """Logits ``[n, classes]`` and labels ``[n]``, on the CPU; the model's mode is restored."""
+    assert data.labels is not None
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            positions = torch.arange(len(data.tokens)).split(batch_size)
+            logits = torch.cat([model(inputs_of(data, model, part)[0]).cpu() for part in positions])
+    finally:
+        model.train(training)
+    return logits, data.labels.cpu()
+
+
+def inputs_of(data: TokenData, model: nn.Module, positions: Int[Tensor, " b"]) -> tuple[Float[Tensor, "b seq dim"], Int[Tensor, " b"]]:
+    """Tokens in the model's precision and labels of the given sequences, on the model's device."""
+    assert data.labels is not None
+    parameter = next(model.parameters())
+    return data.tokens[positions].to(parameter.device, parameter.dtype), data.labels[positions].to(parameter.device)

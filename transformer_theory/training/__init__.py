@@ -1,6 +1,6 @@
 """Training of networks, with metrics that are computed while they learn.
 
-There is one loop, :func:`.fit.fit`; what is learnt is a task (:mod:`.tasks`). :func:`train` trains on images with an objective, an
+There is one loop, :func:`.fit.fit`; what is learnt is a task (:mod:`transformer_theory.training.tasks`). :func:`train` trains on images with an objective, an
 optimiser, checkpoints and a run folder (:mod:`.loop`, :mod:`.settings`), :func:`train_seeds` on several seeds in parallel.
 :func:`train_classifier` trains on tokens, which :func:`monitored_training` measures at checkpoints. :mod:`.recipes` holds tested settings;
 :mod:`.evaluate` and :mod:`.side_by_side` measure and compare stored networks. No theory is imported: callers pass metrics and objectives.

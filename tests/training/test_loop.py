@@ -11,7 +11,7 @@ import torch
 from tests.problems.image_trainings import CPU, SMALL, assert_same, interrupting, noise, table, trained, with_
 from tests.problems.networks import theory_metrics
 from transformer_theory.core.result import Result
-from transformer_theory.training import fit, loop, monitor
+from transformer_theory.training import fitting, loop, monitor
 from transformer_theory.training.augment import Augmentation
 from transformer_theory.training.folder import FILES, claimed, clear
 from transformer_theory.training.loop import train
@@ -251,7 +251,7 @@ def test_the_clock_goes_on_where_it_stopped(tmp_path, monkeypatch):
             now[0] += 0.1
             return now[0]
 
-    monkeypatch.setattr(fit, "time", Clock())
+    monkeypatch.setattr(fitting, "time", Clock())
     settings = with_(minutes=0.2, interval=3)
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path / "run", settings, callback=interrupting(7))

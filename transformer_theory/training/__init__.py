@@ -1,18 +1,19 @@
 """Training of networks, with metrics that are computed while they learn.
 
-There is one loop, :func:`.fit.fit`; what is learnt is a task (:mod:`transformer_theory.training.tasks`). :func:`train` trains on images with an objective, an
-optimiser, checkpoints and a run folder (:mod:`.loop`, :mod:`.settings`), :func:`train_seeds` on several seeds in parallel.
+There is one loop, :func:`fit`; what is learnt is a task (:mod:`transformer_theory.training.tasks`). :func:`train` trains on images with an
+objective, an optimiser, checkpoints and a run folder (:mod:`.loop`, :mod:`.settings`), :func:`train_seeds` on several seeds in parallel.
 :func:`train_classifier` trains on tokens, which :func:`monitored_training` measures at checkpoints. :mod:`.recipes` holds tested settings;
 :mod:`.evaluate` and :mod:`.side_by_side` measure and compare stored networks. No theory is imported: callers pass metrics and objectives.
 """
 
-from .fit import State, Task
+from .fitting import Fit, State, Task, fit
 from .loop import Moment, train
 from .monitor import Monitor, Monitored, monitored_training
 from .seeds import train_seeds
 from .supervised import Trained, accuracy, train_classifier
 
 __all__ = [
+    "Fit",
     "Moment",
     "Monitor",
     "Monitored",
@@ -20,6 +21,7 @@ __all__ = [
     "Task",
     "Trained",
     "accuracy",
+    "fit",
     "monitored_training",
     "train",
     "train_classifier",

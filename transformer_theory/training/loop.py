@@ -26,7 +26,7 @@ from . import checkpoint, saved
 from .batches import WEIGHTS, Batches, seed_of
 from .checkpoint import Checkpoint, load_network, load_optimiser, network_state, optimiser_state
 from .faults import finite
-from .fit import HINT, State, fit
+from .fitting import HINT, State, fit
 from .folder import LAST, TABLE, GrowingTable, check_unused, claimed, make, remove
 from .machine import LoadWatch, Uncountable, available_threads, check_memory, choose_threads
 from .monitor import Metrics, Moment, Monitor

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from .fit import State
+from .fitting import State
 
 STEPS = 3  # of each measurement; the first is a warm-up and is not counted
 FASTER = 1.25  # one thread must be faster by this factor: below it the difference may be chance

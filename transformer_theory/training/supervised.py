@@ -13,7 +13,7 @@ from torch import nn
 
 from ..core.validation import integers, positive
 from ..data.tokens import TokenData
-from .fit import Fit, at_steps, fit
+from .fitting import Fit, at_steps, fit
 from .tasks import Classification, logits_of
 
 Callback = Callable[[int, nn.Module], None]

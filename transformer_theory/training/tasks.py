@@ -21,7 +21,7 @@ from ..core.validation import integers
 from ..data.text import BATCH, CONTEXT, Text
 from ..data.tokens import TokenData
 from .batches import DRAWS, Batches, seed_of
-from .fit import permuted
+from .fitting import permuted
 from .objectives.protocol import ACCURACY, LOSS, Objective
 from .processes import gathered
 

@@ -27,7 +27,7 @@ from torch.nn import functional
 from ...core.validation import integers
 from ...maths.linalg import stable_rank
 from ...models.embedding import build
-from ...training.fit import at_steps, fit
+from ...training.fitting import at_steps, fit
 from ...training.tasks import StreamTask
 from .hierarchy import Hierarchy, recovery
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ...metrics.coding import unit_norm
 from ...models.resnet import ResNet18
 from ...training.augment import blurred, crop, flip, greyed, jitter, resized_crop
-from ...training.fit import State, fit, permuted
+from ...training.fitting import State, fit, permuted
 from ...training.tasks import StreamTask
 from .loss import MaximalCodingRateReduction
 

@@ -14,7 +14,7 @@ from torch import nn
 from ...core.validation import positive
 from ...data.text import BATCH, CONTEXT, Text
 from ...models.decoder import Decoder
-from ...training.fit import Fit, at_steps, fit
+from ...training.fitting import Fit, at_steps, fit
 from ...training.tasks import NextWord
 
 CLIP = 0.5  # largest norm of the gradient

@@ -23,7 +23,7 @@ from ....core.plotting import axes, colour, style
 from ....core.result import Result
 from ....data.corruption import relabel_uniformly
 from ....metrics.coding import unit_norm
-from ....training.fit import State, at_steps, fit, permuted
+from ....training.fitting import State, at_steps, fit, permuted
 from ....training.tasks import StreamTask
 from ..evaluation import nearest_subspace
 from ..loss import MaximalCodingRateReduction

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from transformer_theory.core.errors import NotConverged
-from transformer_theory.training.fit import State, Task, at_steps, fit
+from transformer_theory.training.fitting import State, Task, at_steps, fit
 from transformer_theory.training.tasks import Classification, StreamTask
 
 

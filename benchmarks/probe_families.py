@@ -9,7 +9,7 @@ metrics' fixed costs: it compares families, and says nothing of a training. Fami
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from transformer_theory.core.metric import Activations, Metric
 from transformer_theory.metrics import AttentionStatistics, Geometry
 from transformer_theory.probes import probe
 from transformer_theory.theories import list_theories
+from transformer_theory.training.faults import tensors_in
 
 N, T, D, HEADS, DEPTH, VOCAB = 4, 7, 32, 4, 2, 40
 TEXT = {"hidden_size": D, "num_hidden_layers": DEPTH, "num_attention_heads": HEADS, "intermediate_size": 64, "initializer_range": 0.3}
@@ -238,18 +239,6 @@ def inputs_of(family: Family) -> dict[str, Tensor]:
     return {name: choices[name] for name in family.inputs}
 
 
-def tensors_of(output: Any) -> Iterator[Tensor]:
-    """All tensors of a structured output."""
-    if isinstance(output, Tensor):
-        yield output
-    elif isinstance(output, dict):
-        for value in output.values():
-            yield from tensors_of(value)
-    elif isinstance(output, tuple | list):
-        for value in output:
-            yield from tensors_of(value)
-
-
 def streams_of(family: Family, model: nn.Module) -> list[tuple[Tensor, Tensor | None, Tensor]]:
     """The stream before each layer, after its first attention and after the layer, by hooks on the modules that hold it."""
     seen: dict[str, list[tuple[Tensor, Tensor]]] = {}
@@ -259,8 +248,8 @@ def streams_of(family: Family, model: nn.Module) -> list[tuple[Tensor, Tensor | 
 
     def watch(name: str) -> None:
         def hook(module, args, kwargs, output):
-            entry = next(tensors_of([args, kwargs])).detach().clone()
-            seen.setdefault(name, []).append((entry, next(tensors_of(output)).detach().clone()))
+            entry = next(tensors_in([args, kwargs])).detach().clone()
+            seen.setdefault(name, []).append((entry, next(tensors_in(output)).detach().clone()))
 
         handles.append(modules[name].register_forward_hook(hook, with_kwargs=True))
 
@@ -316,10 +305,10 @@ def trained(family: Family, model: nn.Module, metrics: list[Metric]) -> tuple[li
         if metrics:
             with probe(model, metrics) as p:
                 p.labels = torch.arange(N) % 2
-                outputs = list(tensors_of(model(**inputs_of(family))))
+                outputs = list(tensors_in(model(**inputs_of(family))))
             errors = [row.reason for row in p.rows if "Error" in row.reason]
         else:
-            outputs = list(tensors_of(model(**inputs_of(family))))
+            outputs = list(tensors_in(model(**inputs_of(family))))
         sum((x.float().square().mean() for x in outputs if x.requires_grad), torch.zeros(())).backward()
         seconds = time.process_time() - started
         return [*outputs, *(x.grad for x in model.parameters() if x.grad is not None), torch.get_rng_state()], errors, seconds

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from .measurement import Measurement
+    from .measurement import Measurement, Null
 
 
 def clopper_pearson(successes, trials, *, confidence: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
@@ -140,6 +140,22 @@ def over_heads(rows: "Sequence[Measurement]") -> "Measurement":
         **dict.fromkeys(("head", "interval", "p", "agreement", "verdict")),
         interval_kind="",
     )
+
+
+def place_of(row: "Measurement") -> tuple[str, str, str, int | None, int | None]:
+    """Returns the columns that identify a row within a network, without its step."""
+    return row.theory, row.quantity, row.setting, row.layer, row.head
+
+
+def nulls_of(measurements: "Sequence[Sequence[Measurement]]", kind: str) -> "dict[tuple, Null]":
+    """Returns the null of each place from repeated measurements: one draw per measurement in which the row has a value."""
+    from .measurement import Null
+
+    values: dict[tuple, list[float]] = {}
+    for row in (row for rows in measurements for row in rows):
+        if row.value is not None:
+            values.setdefault(place_of(row), []).append(row.value)
+    return {place: Null(kind, tuple(draws)) for place, draws in values.items()}
 
 
 def over_seeds(rows: "Sequence[Measurement]") -> "Measurement":

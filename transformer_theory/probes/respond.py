@@ -13,9 +13,10 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
-from ..core.measurement import Measurement, Null, Table
+from ..core.measurement import Measurement, Table
 from ..core.metric import Metric
 from ..core.result import Result, provenance
+from ..core.statistics import nulls_of, place_of
 from ..core.validation import integers
 from .probing import probe
 
@@ -72,7 +73,9 @@ def respond(
     chance = [_measured(model, each, metrics, **run) for each in nulls]
     rows = _measured(model, given[VALUE], metrics, **run)
     settings = {"model": title, "layers": layers, "sequences": len(given[VALUE]), "null_kind": null_kind if nulls else ""}
-    return Result("respond", settings, Table(_with_nulls(rows, chance, null_kind)), {}, (), (), provenance())
+    draws = nulls_of(chance, null_kind)
+    table = Table(replace(row, null=draws.get(place_of(row), row.null)) for row in rows)
+    return Result("respond", settings, table, {}, (), (), provenance())
 
 
 def _measured(
@@ -95,18 +98,6 @@ def _measured(
     finally:
         model.train(training)
     return [replace(row, n=len(inputs) if row.n is None else row.n, step=None) for row in [*p.rows, *p.silent()]]
-
-
-def _with_nulls(rows: Sequence[Measurement], chance: Sequence[Sequence[Measurement]], kind: str) -> list[Measurement]:
-    """Each row with the values of the same quantity, layer and head on the null inputs as the draws of its null."""
-
-    def place(row: Measurement) -> tuple:
-        return row.theory, row.quantity, row.setting, row.layer, row.head
-
-    draws: dict[tuple, list[float]] = {}
-    for row in (row for part in chance for row in part if row.value is not None):
-        draws.setdefault(place(row), []).append(row.value)  # pyright: ignore[reportArgumentType]
-    return [replace(row, null=Null(kind, tuple(draws[place(row)]))) if place(row) in draws else row for row in rows]
 
 
 def permuted_tokens(inputs: Shaped[Tensor, "n seq *rest"], generator: torch.Generator) -> Shaped[Tensor, "n seq *rest"]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MAX_LINES = 6  # most layers that can be told apart as lines in a small panel
+MAX_LINES = 6  # most layers that can be distinguished as lines in a small panel
 MAX_POINTS = 120  # most points of a curve; more would enlarge the page without a visible difference
 DASHES = (0, (4, 3))
 

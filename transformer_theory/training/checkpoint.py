@@ -238,7 +238,7 @@ def load_optimiser(network: nn.Module, optimiser: torch.optim.Optimizer, state: 
         set_optimizer_state_dict(network, _parts(optimiser), state, options=StateDictOptions(full_state_dict=True))
     except (LookupError, RuntimeError, TypeError, AttributeError, AssertionError) as error:
         raise ValueError(f"the optimiser's state belongs to another optimiser ({error})") from error
-    # Loading replaces the groups of each part; the wrappers around the parts must not keep the old ones, whose learning rates nobody reads.
+    # Loading replaces the groups of each part; the wrappers around the parts must not keep the old ones, whose learning rates no step uses.
     groups = [group for part in _parts(optimiser) for group in part.param_groups]
     for group in groups:
         group.update({name: tuple(value) for name, value in group.items() if isinstance(value, list) and name != "params"})

@@ -21,7 +21,7 @@ def where_not_finite(model: nn.Module, batch: Any, again: Callable[[], object]) 
         batch: of this step: tensors of any shapes, in tuples, lists or mappings.
         again: computes the loss of the step and its gradient again.
     """
-    if not finite(_tensors(batch)):
+    if not finite(tensors_in(batch)):
         return "the batch holds NaN or infinity"
     faults: list[str] = []
 
@@ -51,13 +51,13 @@ def where_not_finite(model: nn.Module, batch: Any, again: Callable[[], object]) 
     return f"every layer's output is finite, the gradient of {wrong[-1]} is not" if wrong else None
 
 
-def _tensors(batch: Any) -> Iterator[Tensor]:
-    """The tensors within a batch."""
-    if isinstance(batch, Tensor):
-        yield batch
-    elif isinstance(batch, Mapping):
-        for value in batch.values():
-            yield from _tensors(value)
-    elif isinstance(batch, list | tuple):
-        for value in batch:
-            yield from _tensors(value)
+def tensors_in(values: Any) -> Iterator[Tensor]:
+    """Yields the tensors within tuples, lists and mappings of them, in order."""
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, Mapping):
+        for value in values.values():
+            yield from tensors_in(value)
+    elif isinstance(values, list | tuple):
+        for value in values:
+            yield from tensors_in(value)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..core.measurement import Arrays, Measurement, Null, Table
 from ..core.metric import Metric
 from ..core.parallel import one_thread
-from ..core.statistics import over_heads
+from ..core.statistics import nulls_of, over_heads, place_of
 from ..data.image_data import Images
 from ..data.tokens import TokenData
 from ..metrics.class_features import ClassFeatures, NeuralCollapse
@@ -45,7 +45,6 @@ UNTRAINED_NULL = "untrained networks"
 Metrics = Callable[[], Sequence[Metric]]
 """Makes fresh metrics: some compare with earlier measurements, which must not be of another network."""
 Batches = Iterable[tuple[Tensor, Tensor | None]]
-Place = tuple[str, str, str, int | None, int | None]
 
 
 class Encoder(nn.Module):
@@ -125,7 +124,7 @@ class Monitor:
         if not len(samples):
             raise ValueError("a monitor needs samples, got none")
         self.samples, self.fresh, self.name, self.split = samples[:SAMPLES_BY_CLASS], metrics, name, split
-        self.nulls: dict[Place, Null] = {}
+        self.nulls: dict[tuple, Null] = {}
         if untrained is not None:
             self.compare_with(untrained(number) for number in range(UNTRAINED_NETWORKS))
         self.metrics = with_general(metrics())
@@ -133,7 +132,7 @@ class Monitor:
     def compare_with(self, untrained: Iterable[nn.Module]) -> None:
         """Measures the networks behind the null, with fresh metrics for each: a trained network must not be compared with them."""
         try:
-            self.nulls = nulls_of([self._rows(network, with_general(self.fresh()), 0) for network in untrained])
+            self.nulls = nulls_of([self._rows(network, with_general(self.fresh()), 0) for network in untrained], UNTRAINED_NULL)
         except NoAttention:
             self.nulls = {}
 
@@ -204,24 +203,9 @@ def with_general(metrics: Sequence[Metric]) -> list[Metric]:
     return [*metrics, AttentionStatistics(), Geometry(), NeuralCollapse()]
 
 
-def place(row: Measurement) -> Place:
-    """The columns that identify a row within a network, without its step."""
-    return row.theory, row.quantity, row.setting, row.layer, row.head
-
-
-def nulls_of(networks: Sequence[Sequence[Measurement]]) -> dict[Place, Null]:
-    """The null of each quantity from the rows of several untrained networks."""
-    values: dict[Place, list[float]] = {}
-    for rows in networks:
-        for row in rows:
-            if row.value is not None:
-                values.setdefault(place(row), []).append(row.value)
-    return {where: Null(UNTRAINED_NULL, tuple(draws)) for where, draws in values.items()}
-
-
-def with_nulls(rows: Sequence[Measurement], nulls: dict[Place, Null]) -> list[Measurement]:
+def with_nulls(rows: Sequence[Measurement], nulls: dict[tuple, Null]) -> list[Measurement]:
     """The rows; each row without a null gets the null of its place."""
-    return [replace(row, null=nulls[place(row)]) if row.null is None and place(row) in nulls else row for row in rows]
+    return [replace(row, null=nulls[place_of(row)]) if row.null is None and place_of(row) in nulls else row for row in rows]
 
 
 def mean_over_heads(rows: Iterable[Measurement]) -> list[Measurement]:

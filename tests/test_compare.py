@@ -7,7 +7,10 @@ import pytest
 import torch
 
 import transformer_theory as tt
+from transformer_theory.core.theory import InNetworks, Response
 from transformer_theory.data import TokenData
+from transformer_theory.metrics.responses import CHANGE, OutputChange
+from transformer_theory.probes import permuted_tokens
 from transformer_theory.training.monitor import checkpoints
 from transformer_theory.training.objectives import ACCURACY
 from transformer_theory.training.recipes import RECIPES
@@ -114,6 +117,22 @@ def test_a_theory_without_data_or_networks_is_absent(digits, unchecked):
     theory = replace(tt.crate.THEORY, on_data=None, in_networks=None, claims=())
     result = tt.compare(digits[:30], [theory], networks=("ViT",), steps=1, claim_seeds=1)
     assert set(result.table.column("theory")) == {"network"}
+
+
+def test_a_network_is_tested_on_the_inputs_of_a_theory(digits, unchecked):
+    """Other patches change the logits; the same patches do not, and the targets are the outputs for the reference."""
+
+    def inputs(tokens, limits, generator):
+        assert limits == {"sequences": len(tokens), "length": 16}
+        return {"value": tokens.clone(), "null": [tokens.flip(0), permuted_tokens(tokens, generator)], "reference": tokens}
+
+    test = Response("the same patches", inputs, lambda: (OutputChange(),), null_kind="other patches")
+    in_networks = InNetworks(metrics=lambda: (), headline="", responses=(test,))
+    theory = replace(tt.joma.THEORY, on_data=None, in_networks=in_networks, claims=())
+    row = tt.compare(digits[:80], [theory], networks=("ViT",), steps=1, claim_seeds=0).select(quantity=CHANGE).one()
+    assert (row.theory, row.model, row.kind, row.setting) == ("joma", "ViT", "in network", "the same patches")
+    assert row.value < 1e-6 < min(row.null.draws)
+    assert (row.null.kind, len(row.null.draws)) == ("other patches", 2)
 
 
 def test_a_stored_comparison_is_the_same(result, tmp_path):

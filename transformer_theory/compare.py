@@ -35,23 +35,26 @@ from .core.statistics import over_heads
 from .core.theory import Theory, Unsupported
 from .core.validation import integers, seed_numbers, usable_device
 from .data import Images, TokenData, image_sets
-from .probes.features import features
+from .probes.features import features_with_words
+from .probes.respond import responses
 from .theories import choose, objectives
 from .training.evaluate import StoredNetwork, maps, measure_metrics, measure_objective, stored_networks, timeline
 from .training.monitor import PICTURED, mean_over_heads, monitored_training
 from .training.objectives import ACCURACY
+from .training.objectives.protocol import scaled
 from .training.recipes import RECIPES, Recipe
 from .training.saved import Saved
 from .training.side_by_side import runs_of, side_by_side
 
 TRAIN_SHARE = 0.7
-CODEBOOK_SIZE = 32  # visual words of a network's features
+CODEBOOK_SIZE = 32  # number of visual words in the codebook of a network's features
 FEATURE_SEQUENCES = 512  # validation sequences whose features the theories receive
+RESPONSE_SEQUENCES = 128  # validation sequences from which the theories make synthetic inputs
 
 Data = TokenData | tuple[Images, Images] | str | Path
 Stream = Iterator[Measurement | Arrays]
 View = tuple[list[Measurement | Arrays], list[Measurement | Arrays]]
-"""Results for one view of the data (raw tokens, or features of a network): measurements in the network, and of theories on the data."""
+"""Results for one view of the data (raw tokens, or features of a network): measurements in the network, and on the data."""
 
 
 @dataclass(frozen=True)
@@ -114,14 +117,14 @@ def compare(
         models: stored networks: files or folders written by ``train``, or results of ``training.saved.load``.
         claim_seeds: seeds of each claim, a list or a number; 0 omits the claims. Claims draw their own instances, independent of the data.
         device: device on which the networks are trained and measured.
-        workers: number of processes that share networks, theories and claims, or the address of a dask scheduler (see
+        workers: number of processes that share the work on networks, theories and claims, or the address of a dask scheduler (see
             :func:`~.core.parallel.workers`); None keeps the active joblib context. The measurements do not depend on it.
         progress: function called with one line of text at each stage.
     Returns:
         One result with all rows and arrays (see the module's docstring).
     Raises:
-        ValueError: a theory, network or device is unknown, there are fewer than 1 step or seed, ``workers`` is invalid, the data cannot be
-            used, a file is not a model, a model does not fit the images, or there are models but no images.
+        ValueError: a theory, network or device is unknown, ``steps`` is less than 1, there is no seed, ``workers`` is invalid, the data
+            cannot be used, a file is not a model, a model does not fit the images, or there are models but no images.
         FileNotFoundError: a model does not exist.
         ConnectionError: the scheduler does not answer, or it has no workers.
     """
@@ -161,7 +164,7 @@ def compare(
         "dim": raw.tokens.shape[2],
         "theories": [theory.name for theory in theories],
         "networks": [recipe.name for recipe in recipes],
-        **({"models": {one.name: str(one.file or "in memory") for one in stored}} if stored else {}),
+        **({"models": {network.name: str(network.file or "in memory") for network in stored}} if stored else {}),
         **({"steps": steps} if recipes else {}),
         "seeds": list(seeds),
     }
@@ -170,7 +173,7 @@ def compare(
 
 
 def _read(data: Data, models: Sequence[str | Path | Saved], device: str) -> tuple[TokenData | tuple[Images, Images], list[StoredNetwork]]:
-    """Reads the data, as images if they are images already or if there are models, otherwise as tokens; and reads the models."""
+    """Reads the data and the models. With models, a name or path is read as images, otherwise as tokens; images stay images."""
     if isinstance(data, TokenData):
         if models:
             raise ValueError(f"models need images, got tokens ({data.name}); name the images, or pass data.images(...)")
@@ -188,7 +191,7 @@ def _inputs(
     if isinstance(source, TokenData):
         raw, images = source, None
     else:
-        parallel.progress(f"{len(source[1])} test images: cutting tokens")
+        parallel.progress(f"{len(source[1])} test images: conversion to tokens")
         train, test = (part.mixed(_generator(seed)) for part in source)
         raw, images = image_sets.tokens_of(test, _generator(seed)), (train, test)
     parts = None
@@ -210,7 +213,7 @@ def _measurements(plan: Plan, results: Iterator[View]) -> Stream:
     on_data: list[Measurement | Arrays] = []
     if plan.parts is not None:
         if not plan.networks:
-            yield _pictured(plan.parts[1], plan.parts[1].images)
+            yield _images_and_labels(plan.parts[1], plan.parts[1].images)
         for recipe in plan.recipes:
             in_network, on_features = next(results)
             parallel.progress(f"{recipe.name}: trained and measured")
@@ -219,11 +222,11 @@ def _measurements(plan: Plan, results: Iterator[View]) -> Stream:
     elif plan.recipes or not plan.networks:
         yield Measurement("network", "network", ACCURACY, None, unit="share", reason="training needs labels of at least two classes")
     _, on_raw = next(results)
-    stored: dict[str, TokenData] = {}
+    stored_features: dict[str, TokenData] = {}
     if plan.networks:
-        yield from _stored_networks(plan, stored)
+        yield from _stored_networks(plan, stored_features)
     yield from (*on_raw, *on_data)
-    for name, tokens in stored.items():
+    for name, tokens in stored_features.items():
         yield from _on_data(plan.theories, tokens, name, plan.seed)
 
 
@@ -243,9 +246,17 @@ def _small_network(
         device=device,
         progress=parallel.progress,
     )
-    tokens = _features(trained.model, validation[:FEATURE_SEQUENCES], seed=seed)
+    tokens = features_with_words(trained.model, validation[:FEATURE_SEQUENCES], words=CODEBOOK_SIZE, generator=_generator(seed))
     headlines, projections = _headlines(theories, recipe.name, trained.rows), _projections(recipe.name, tokens, trained.queries)
-    return [*trained.rows, trained.arrays, *headlines, projections], [*_on_data(theories, tokens, recipe.name, seed)]
+    tested = _responses(theories, trained.model, validation.tokens[:RESPONSE_SEQUENCES], recipe.name, seed)
+    return [*trained.rows, trained.arrays, *headlines, *tested, projections], [*_on_data(theories, tokens, recipe.name, seed)]
+
+
+def _responses(theories: Iterable[Theory], model: nn.Module, inputs: Tensor, name: str, seed: int) -> Iterator[Measurement]:
+    """Runs the theories' tests on synthetic inputs, made from inputs [n, ...] that the network accepts."""
+    limits = {"sequences": len(inputs)} | ({"length": inputs.shape[1]} if inputs.ndim == 3 else {})
+    for theory in theories:
+        yield from responses(model, theory, inputs, limits=limits, generator=_generator(seed), name=name)
 
 
 def _raw_tokens(tokens: TokenData, theories: tuple[Theory, ...], seed: int) -> View:
@@ -256,33 +267,36 @@ def _metrics(theories: Iterable[Theory]) -> list[Metric]:
     return [metric for theory in theories if theory.in_networks for metric in theory.in_networks.metrics()]
 
 
-def _stored_networks(plan: Plan, views: dict[str, TokenData]) -> Stream:
-    """Measures the stored networks on test images, and adds their features to ``views``."""
+def _stored_networks(plan: Plan, stored_features: dict[str, TokenData]) -> Stream:
+    """Measures the stored networks on test images, and adds their features to ``stored_features``, by name of the network."""
     assert plan.images is not None
     train, test = plan.images
-    yield _pictured(plan.raw, test.pixels[:PICTURED].double() / 255)
+    yield _images_and_labels(plan.raw, test.pixels[:PICTURED].double() / 255)
     rows: list[Measurement] = []
     for network in plan.networks:
         parallel.progress(f"{network.name}: {len(test)} test images")
         rows += measure_objective(network, train, test)
     rows += side_by_side(runs_of(plan.networks))
     shares = {row.quantity: row.unit == "share" for row in rows}
-    for quantity in sorted(shares, key=lambda name: not shares[name]):  # by quantity, shares (accuracies) first
+    for quantity in sorted(shares, key=lambda name: not shares[name]):  # grouped by quantity, with shares (accuracies) first
         yield from Table(rows).select(quantity=quantity)
     for network in plan.networks:
-        parallel.progress(f"{network.name}: metrics of all theories, beside untrained networks")
+        parallel.progress(f"{network.name}: metrics of all theories, here and in untrained networks")
         measured = measure_metrics(network, test, metrics=partial(_metrics, plan.theories), seed=plan.seed)
         yield from _timeline(network, plan.theories, measured)
         yield from _headlines(plan.theories, network.name, measured)
         yield from _by_layer(plan.theories, measured)
+        images = scaled(test.pixels[:RESPONSE_SEQUENCES], next(network.measured.parameters()))
+        yield from _responses(plan.theories, network.measured, images, network.name, plan.seed)
         yield maps(network, test)
-        tokens = _features(network.measured, plan.raw[:FEATURE_SEQUENCES], seed=plan.seed, layer=network.last_block, inputs="images")
-        views[network.name] = tokens
+        few, words = plan.raw[:FEATURE_SEQUENCES], {"words": CODEBOOK_SIZE, "generator": _generator(plan.seed)}
+        tokens = features_with_words(network.measured, few, layer=network.last_block, inputs="images", **words)
+        stored_features[network.name] = tokens
         yield _projections(network.name, tokens)
 
 
 def _timeline(network: StoredNetwork, theories: Iterable[Theory], measured: Sequence[Measurement]) -> Iterator[Measurement]:
-    """Yields the measurements over a network's training; for theories that the run did not measure, those on test images.
+    """Yields the measurements over a network's training, and those on test images for theories that its run did not measure.
 
     A network without a run, or whose run is reported with another network, has only the measurements on test images.
     """
@@ -316,11 +330,11 @@ def _headlines(theories: Iterable[Theory], model: str, rows: Sequence[Measuremen
     No theorem covers a network of several layers trained by AdamW, so there is no verdict.
     """
     for theory in theories:
-        if (inside := theory.in_networks) is None:
+        if (in_networks := theory.in_networks) is None:
             continue
-        measured = Table(rows).select(theory=theory.name, quantity=inside.headline).where(lambda row: row.value is not None)
-        empty = Measurement(theory.name, "in network", inside.headline, None, reason=f"no layer of {model} has it", model=model)
-        empty = replace(empty, side=inside.side, scope="training", source=theory.sources[0])
+        measured = Table(rows).select(theory=theory.name, quantity=in_networks.headline).where(lambda row: row.value is not None)
+        empty = Measurement(theory.name, "in network", in_networks.headline, None, reason=f"measured in no layer of {model}", model=model)
+        empty = replace(empty, side=in_networks.side, scope="training", source=theory.sources[0])
         if not measured:
             yield empty
             continue
@@ -345,25 +359,6 @@ def _verifications(theories: Iterable[Theory], seeds: Sequence[int], results: It
             yield Verification.of(claim, seeds, islice(results, len(seeds)))
 
 
-def _features(model: nn.Module, data: TokenData, *, seed: int, layer: int | str = -1, inputs: str = "tokens") -> TokenData:
-    """Returns the tokens after the trained network's last block, with ids from a codebook of these tokens.
-
-    A class token, which is the query of every sequence, gets one extra id.
-    """
-    tokens = features(model, data, layer=layer, inputs=inputs)
-    # As in the raw data, the next id encodes the label, after the ids of the words. It needs both ids and labels.
-    if data.ids is None or data.labels is None:
-        return tokens
-    position = tokens.query_position
-    patches = torch.ones(tokens.tokens.shape[1], dtype=torch.bool)
-    if position is not None and tokens.tokens.shape[1] > data.tokens.shape[1]:
-        patches[position] = False
-    k = min(CODEBOOK_SIZE, len(tokens.tokens[:, patches].flatten(0, 1).unique(dim=0)))
-    ids = torch.full(tokens.tokens.shape[:2], k)
-    ids[:, patches], _ = data_module.codebook(tokens.tokens[:, patches], k, generator=_generator(seed))
-    return replace(tokens, ids=ids, next_id=k + 1 + data.labels, vocab_size=k + 1 + data.classes)
-
-
 def _projections(name: str, tokens: TokenData, before: Sequence[Tensor] = ()) -> Arrays:
     """Projects query tokens (in these networks the class tokens) onto the plane of their first two principal components, [n, 2].
 
@@ -383,7 +378,7 @@ def _projections(name: str, tokens: TokenData, before: Sequence[Tensor] = ()) ->
     return arrays
 
 
-def _pictured(data: TokenData, images: Tensor | None) -> Arrays:
+def _images_and_labels(data: TokenData, images: Tensor | None) -> Arrays:
     """Returns the images of the attention maps, in [0, 1], and the labels of the features."""
     arrays = Arrays()
     if data.labels is not None:

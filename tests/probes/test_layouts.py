@@ -11,8 +11,10 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.problems.networks import Keep, all_metrics, built, tokens
 from transformer_theory.core.metric import Metric
+from transformer_theory.data import TokenData
 from transformer_theory.metrics import AttentionStatistics, Geometry
 from transformer_theory.probes import NoAttention, probe
+from transformer_theory.probes.features import features
 from transformer_theory.theories.crate.in_networks import Sparsity
 
 D, H, DEPTH, N, T = 8, 2, 3, 3, 5
@@ -365,3 +367,16 @@ def test_a_model_inside_a_compiled_network(where):
         outputs.append(host(x))
     assert all(torch.equal(out, plain) for out in outputs)
     assert (len(keep.of("attention")), keep.resets) == (DEPTH, 2)
+
+
+@pytest.mark.parametrize("layout", ["authors' CRATE", "flat lists"])
+def test_features_of_a_block_that_is_no_module(layout: str):
+    """The networks keep the residual stream: before and after the attention, and at the end of each layer."""
+    model = built(LAYOUTS[layout]).eval()
+    data = TokenData(tokens(5, T, D).double())
+    with torch.no_grad():
+        model(data.tokens.float())
+    for layer in range(-DEPTH, DEPTH):
+        assert torch.equal(features(model, data, layer=layer).tokens, model.stream[layer][2].double())
+    with pytest.raises(ValueError, match=f"got {DEPTH}; .* has {DEPTH} blocks"):
+        features(model, data, layer=DEPTH)

@@ -60,14 +60,18 @@ class Response:
 
     Attributes:
         name: name of the test, e.g. "permuted tokens".
-        inputs: ``(data, limits, generator) -> {"value": inputs, "null": inputs}``: the test's inputs, and inputs with the same targets on
-            which the chance level is measured.
+        inputs: ``(data, limits, generator) -> mapping``: makes the synthetic inputs from inputs that the network accepts, ``[n, ...]``.
+            Keys: "value", the inputs of the test; "null" (optional), inputs, or a sequence of inputs, with the same targets, on which
+            the chance level is measured; "targets" (optional), or instead "reference": the targets are then the outputs of the network
+            for these inputs. ``limits`` maps names of sizes, such as "length", the longest sequence, to their largest values.
         metrics: ``() -> metrics``: new metrics for the forward pass on these inputs.
+        null_kind: name of the null inputs, e.g. "unrelated blocks".
     """
 
     name: str
     inputs: Callable[[Any, Mapping[str, int], torch.Generator], Mapping[str, Any]]
     metrics: Callable[[], tuple[Metric, ...]]
+    null_kind: str = "other inputs"
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def attention_weights(queries: Queries, keys: Keys, *, scale: float | None = Non
     r"""Computes the distribution of each query over the keys, ``[*batch, q, k]``.
 
     Args:
-        queries, keys: ``[*batch, q, p]``, ``[*batch, k, p]``; keys and queries may come from different tokens (cross-attention).
+        queries, keys: vectors, ``[*batch, q, p]`` and ``[*batch, k, p]``; they may come from different tokens (cross-attention).
         scale: factor of the scores. Defaults to :math:`1/\sqrt p`.
         mask: True where a query sees a key, ``[*batch, q, k]`` or a shape that broadcasts to it. None: all keys.
     Raises:
@@ -107,7 +107,7 @@ class Combined:
     r"""One matrix for keys and queries: :math:`s = x^\top W z`.
 
     Attributes:
-        W: ``[dim, dim]`` or ``[heads, dim, dim]``.
+        W: matrix, ``[dim, dim]`` or ``[heads, dim, dim]``.
     """
 
     W: Float[Tensor, "*heads d_x d_z"]
@@ -122,7 +122,7 @@ class Factored:
     r"""Two matrices: :math:`s = \text{scale}\,\langle K^\top x, Q^\top z\rangle`, so :math:`W = \text{scale}\, K Q^\top`.
 
     Attributes:
-        K, Q: W_K and W_Q, ``[dim, head_dim]`` or ``[heads, dim, head_dim]``.
+        K, Q: matrices W_K and W_Q, ``[dim, head_dim]`` or ``[heads, dim, head_dim]``.
         scale: factor of the scores, often :math:`1/\sqrt{\text{head\_dim}}`.
     """
 
@@ -140,7 +140,7 @@ class Tied:
     r"""One basis for keys and queries: :math:`s = \text{scale}\,\langle U^\top x, U^\top z\rangle`; W is symmetric positive semidefinite.
 
     Attributes:
-        U: ``[dim, head_dim]`` or ``[heads, dim, head_dim]``.
+        U: basis as columns, ``[dim, head_dim]`` or ``[heads, dim, head_dim]``.
         scale: factor of the scores.
     """
 
@@ -235,12 +235,13 @@ def tied_attention(coords: Coordinates, *, scale: float, is_causal: bool = False
         return functional.scaled_dot_product_attention(coords, coords, coords, scale=scale, is_causal=is_causal)
     with torch.autocast("cpu", enabled=False):
         # Products of contiguous batches are up to four times as fast as products of transposed views.
-        flat = coords.reshape(-1, *coords.shape[-2:]).contiguous()
+        flat = coords.reshape(-1, *coords.shape[-2:]).contiguous()  # one batch dimension: [batch, n, p]
         return _TiedAttention.apply(flat, scale, is_causal)[0].view(coords.shape)  # pyright: ignore[reportOptionalSubscript]
 
 
 def _tied_weights(W: Tensor, scale: float, is_causal: bool) -> Tensor:
-    # With beta = 0 the first argument is ignored; the call fuses the scale into the product, which saves a pass over the scores.
+    # baddbmm computes beta * first + alpha * product, so beta = 0 ignores the first argument. Scaling inside the product saves a pass over
+    # the scores.
     scores = torch.baddbmm(W.new_zeros(()), W, W.mT, beta=0, alpha=scale)
     return softmax(scores, causal_mask(W.shape[-2], W.shape[-2], device=W.device) if is_causal else None)
 

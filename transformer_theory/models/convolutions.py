@@ -1,4 +1,4 @@
-"""A convolutional stem with overlapping tokens instead of patches. It helps transformers to learn small images from scratch.
+"""A convolutional stem with overlapping tokens instead of patches. It helps transformers that are trained from scratch on small images.
 
     images [batch, c, h, w]  ->  log2(patch) times (3 x 3 convolution, ReLU, 3 x 3 maximum of stride 2)  ->  [batch, hw / patch^2, dim]
 
@@ -19,7 +19,7 @@ class Convolutions(nn.Module):
     """Maps images [batch, channels, image_size, image_size] to tokens [batch, seq, dim]; an alternative to :class:`.Patches`.
 
     Args:
-        image_size, channels: side of the images in pixels, and number of channels.
+        image_size, channels: side of an image in pixels, number of channels.
         patch_size: distance between neighbouring tokens in pixels, a power of two (at least 2) that divides ``image_size``.
         dim: width of the tokens.
     Raises:
@@ -52,4 +52,4 @@ class Convolutions(nn.Module):
 
     def forward(self, images: Float[Tensor, "batch c h w"]) -> Float[Tensor, "batch seq dim"]:
         check_images(images, channels=self.channels, size=self.image_size)
-        return self.stages(images).flatten(2).transpose(1, 2)
+        return self.stages(images).flatten(2).transpose(1, 2)  # [batch, dim, h', w'] -> [batch, h' w', dim]

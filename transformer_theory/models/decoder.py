@@ -44,6 +44,7 @@ class Sinusoidal(nn.Module):
         self.register_buffer("frequencies", torch.exp(torch.arange(0, dim, 2) * (-math.log(10000.0) / dim)), persistent=False)
 
     def forward(self, tokens: Stream) -> Stream:
+        # Angles [n, dim / 2]; interleaved sines and cosines [n, dim].
         angles = torch.arange(tokens.shape[1], device=tokens.device)[:, None] * self.frequencies
         return tokens + torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).to(tokens.dtype)
 
@@ -62,6 +63,7 @@ class CausalAttention(Attention):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, tokens: Stream) -> Stream:
+        # [batch, n, 3 dim] -> three tensors [batch, heads, n, head_dim]
         query, key, value = self.qkv(tokens).unflatten(-1, (3, self.heads, self.head_dim)).permute(2, 0, 3, 1, 4)
         dropout = self.dropout if self.training else 0.0
         heads = softmax_attention(query, key, value, scale=self.head_dim**-0.5, is_causal=True, dropout_p=dropout)
@@ -69,7 +71,7 @@ class CausalAttention(Attention):
 
 
 class PostNorm(nn.Module):
-    """One layer that normalises after each sum, as first published."""
+    """A layer that normalises after each sum, as in the first publication."""
 
     def __init__(self, dim: int, *, heads: int, hidden: int, dropout: float):
         super().__init__()
@@ -88,7 +90,7 @@ class PostNorm(nn.Module):
 
 
 class PreNorm(PostNorm):
-    """One layer that normalises the inputs of attention and MLP :cite:p:`xiong2020layer`."""
+    """A layer that normalises the inputs of attention and MLP :cite:p:`xiong2020layer`."""
 
     def forward(self, tokens: Stream) -> Stream:
         tokens = tokens + self.drop(self.attention(self.attention_norm(tokens)))

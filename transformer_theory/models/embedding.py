@@ -57,7 +57,9 @@ class Tokens(nn.Module):
 
     def forward(self, tokens: Float[Tensor, "batch seq dim"]) -> Float[Tensor, "batch seq dim"]:
         if tokens.ndim != 3 or tuple(tokens.shape[1:]) != (self.seq, self.dim):
-            raise ValueError(f"tokens must have shape [batch, {self.seq}, {self.dim}], got {list(tokens.shape)}; build the model for them")
+            raise ValueError(
+                f"tokens must have shape [batch, {self.seq}, {self.dim}], got {list(tokens.shape)}; build the model for this shape"
+            )
         return tokens
 
 
@@ -88,8 +90,9 @@ def check_ids(ids: Int[Tensor, "..."], *, vocabulary: int, context: int | None =
         raise ValueError(f"ids must have shape [batch, n] with {limit}, got {list(ids.shape)}; stack or cut the sequences")
     if ids.dtype not in (torch.int32, torch.int64):
         raise ValueError(f"ids must be torch.int32 or torch.int64, got {ids.dtype}; convert them")
-    # On an accelerator the comparison below would make the CPU wait at every step, so only ids on the CPU are checked.
-    if ids.device.type == "cpu" and ids.numel():
+    # On an accelerator the comparison below would make the CPU wait at every step, so only ids on the CPU are checked. A compiled or
+    # exported graph cannot depend on values.
+    if not torch.compiler.is_compiling() and ids.device.type == "cpu" and ids.numel():
         low, high = (int(value) for value in torch.aminmax(ids))
         if low < 0 or high >= vocabulary:
             raise ValueError(f"ids must lie in [0, {vocabulary}), got {low} to {high}; pass vocabulary={high + 1}")

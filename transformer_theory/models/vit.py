@@ -35,18 +35,20 @@ class Attention(nn.Module):
         self.out = nn.Linear(dim, dim)
 
     def forward(self, tokens: Batch) -> Batch:
+        # [batch, n, 3 dim] -> three tensors [batch, heads, n, head_dim]
         query, key, value = self.qkv(tokens).unflatten(-1, (3, self.heads, self.head_dim)).permute(2, 0, 3, 1, 4)
         heads = softmax_attention(query, key, value, scale=self.head_dim**-0.5)
         return self.out(heads.transpose(1, 2).flatten(-2))
 
     def bilinear(self) -> Float[Tensor, "heads dim dim"]:
         """Returns W = W_K W_Q^T / sqrt(head_dim) per head, [heads, dim, dim], so that score(key token x, query token z) = x^T W z."""
+        # [3 dim, dim] -> three tensors [heads, head_dim, dim]
         query, key, _ = self.qkv.weight.unflatten(0, (3, self.heads, self.head_dim))
         return Factored(key.mT, query.mT, scale=self.head_dim**-0.5).bilinear()
 
 
 class Block(nn.Module):
-    """One layer: attention, then an MLP. Each takes normalised tokens, and its output is added to the residual stream."""
+    """A layer: attention, then an MLP. Both read normalised tokens and add their output to the residual stream."""
 
     def __init__(self, dim: int, *, heads: int, mlp_ratio: int = 4):
         super().__init__()
@@ -64,7 +66,7 @@ class ViT(nn.Module):
     """A vision transformer with a class token; build it with :meth:`for_images` or :meth:`for_tokens`.
 
     Args:
-        reader: :class:`Patches`, :class:`Convolutions` or :class:`Tokens`: maps the input to [batch, seq, token_dim].
+        reader: module that maps the input to [batch, seq, token_dim]: :class:`Patches`, :class:`Convolutions` or :class:`Tokens`.
         num_classes, dim, depth, heads: number of classes, width, number of layers, number of heads.
         mlp_ratio: hidden width of the MLP, in units of dim.
     Raises:
@@ -108,7 +110,7 @@ class ViT(nn.Module):
     def forward(self, inputs: Tensor) -> Float[Tensor, "batch classes"]:
         check_inputs(inputs, self.pos_embedding)
         embedded = self.embed(self.reader(inputs))
-        tokens = torch.cat([self.cls_token.expand(len(embedded), -1, -1), embedded], dim=1) + self.pos_embedding
+        tokens = torch.cat([self.cls_token.expand(embedded.shape[0], -1, -1), embedded], dim=1) + self.pos_embedding
         for block in self.blocks:
             tokens = block(tokens)
         return self.head(self.norm(tokens[:, 0]))

@@ -1,4 +1,4 @@
-"""Loads, saves and copies weights. Files are read without running code; names and shapes are compared before anything is copied.
+"""Weights: loading, saving and copying. Files are read without running code; names and shapes are compared before anything is copied.
 
 Tensors have the shapes of the model's ``state_dict()``.
 """
@@ -20,8 +20,8 @@ from ..core.files import replacing
 Model = TypeVar("Model", bound=nn.Module)
 
 WRAPPERS = ("state_dict", "model")  # keys under which training code stores the weights, next to the state of the optimiser
-PREFIXES = ("module.", "_orig_mod.")  # which torch's data-parallel and compiled modules put before each name
-ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")  # all but the last are written by torch.save
+PREFIXES = ("module.", "_orig_mod.")  # prefixes that torch's data-parallel and compiled modules add to each name
+ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")  # torch.save writes all but the last
 MAX_LISTED = 20  # largest number of names in an error message; a name that occurs in several layers counts once
 
 
@@ -29,7 +29,7 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """Reads the weights of a file, on the CPU, without running code from the file.
 
     Args:
-        path: a ``.safetensors`` file, or a file of ``torch.save`` with any other suffix. It holds a state dict, or a checkpoint around one.
+        path: a ``.safetensors`` file, or a file of ``torch.save`` with any other suffix, that holds a state dict or a checkpoint.
     Returns:
         Tensors by name, see :func:`unwrap`.
     Raises:
@@ -150,6 +150,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def _span(numbers: list[int]) -> str:
+    """Returns layer numbers as text: "3", "{0-11}" or "{0,2,5}"."""
     if len(numbers) == 1:
         return str(numbers[0])
     contiguous = numbers == list(range(numbers[0], numbers[-1] + 1))
@@ -157,11 +158,13 @@ def _span(numbers: list[int]) -> str:
 
 
 def _shortened(items: Iterable[str]) -> str:
+    """Joins the first MAX_LISTED items, and adds the number of the others."""
     items = list(items)
     return ", ".join(items[:MAX_LISTED]) + (f" and {len(items) - MAX_LISTED} more" if len(items) > MAX_LISTED else "")
 
 
 def _tensors(content: Any) -> dict[str, Tensor]:
+    """Returns the content as tensors by name. Raises ValueError if it is not a mapping or holds other values."""
     if not isinstance(content, Mapping):
         hint = "read a file with load_weights(path)" if isinstance(content, str | os.PathLike) else "pass model.state_dict()"
         raise ValueError(f"state_dict must map names to tensors, got {type(content).__name__}; {hint}")
@@ -174,16 +177,16 @@ def _read_torch(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        name = re.search(r"GLOBAL (\S+)", str(error))  # torch names the class or function that it refused
+        name = re.search(r"GLOBAL (\S+)", str(error))  # torch's message contains e.g. "GLOBAL os.system", the function it refused
         reason = f"it asks for {name[1]}" if name else "it is not a file of tensors"
         raise ValueError(
             f"weights must be tensors alone, got {path}, which is not read because {reason}, and reading could run code; "
-            "save model.state_dict() where the file comes from, or .safetensors"
+            "save only model.state_dict(), or a .safetensors file"
         ) from error
     except Exception as error:  # torch's reader raises many types for a damaged file, among them OSError with EINVAL
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
-        raise ValueError(f"weights must be a whole file of torch.save, got {path}, which cannot be read; fetch it again") from error
+        raise ValueError(f"weights must be a whole file of torch.save, got {path}, which cannot be read; get it again") from error
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -193,7 +196,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     except OSError:
         raise
     except Exception as error:  # safetensors raises its own error for every defect
-        raise ValueError(f"weights must be a whole safetensors file, got {path}, which cannot be read; fetch it again") from error
+        raise ValueError(f"weights must be a whole safetensors file, got {path}, which cannot be read; get it again") from error
 
 
 def _safetensors() -> Any:

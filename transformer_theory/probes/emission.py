@@ -1,4 +1,4 @@
-"""Activations of a forward pass on their way to the metrics: shapes, labels, a choice of sequences, and what is computed only if read."""
+"""Passes the activations of a forward pass to the metrics: unifies shapes, adds labels, limits the sequences, and defers computations."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -18,10 +18,11 @@ Call = AttentionCall | ExplicitCall
 
 
 class LazyActivations(Activations):
-    """Activations whose weights and bilinear form are computed when a metric reads them for the first time."""
+    """Activations whose weights and bilinear form are computed when they are read for the first time."""
 
     def postpone(self, **makers: Callable[[], Tensor | None]) -> None:
-        """Sets fields to functions that make their values."""
+        """Defers fields: the first access calls the function of the field."""
+        # The dataclass is frozen, so its attributes are set through ``object``.
         object.__setattr__(self, "_makers", makers)
 
     def __getattribute__(self, name: str) -> Any:
@@ -33,7 +34,7 @@ class LazyActivations(Activations):
         return object.__getattribute__(self, name)
 
     def finish(self) -> None:
-        """Computes what no metric has read."""
+        """Computes the deferred fields that have not been read."""
         for name in list(self.__dict__.get("_makers", {})):
             getattr(self, name)
 
@@ -43,11 +44,11 @@ class Emitter:
     """Passes activations to the metrics.
 
     Attributes:
-        emit: is called with each activations.
-        labels: of the sequences of the pass, ``[batch]``.
-        targets: of the outputs of the pass, ``[batch, ...]``.
-        max_samples: limit on the sequences of the activations, evenly spaced over the batch; all if None.
-        has_bilinear: whether the bilinear form of an attention was known so far.
+        emit: function that receives each :class:`.Activations`.
+        labels: class of each sequence, ``[batch]``.
+        max_samples: largest number of sequences that are emitted, evenly spaced over the batch. None: all sequences.
+        has_bilinear: whether the bilinear form of any attention has been known.
+        targets: targets of the outputs, ``[batch, ...]``.
     """
 
     emit: Callable[[Activations], None]
@@ -65,27 +66,28 @@ class Emitter:
         output: Float[Tensor, "batch seq dim"] | None,
         **place: Any,
     ) -> None:
-        """Attention of one module.
+        """Emits the attention of one module.
 
         Args:
-            call: with all sequences; of several calls with the same keys, joined.
-            projection: where queries and keys came from, if that is known.
-            declared: W, if the module states it.
+            call: the attention of all sequences; several calls with the same keys are joined into one.
+            projection: projections of tokens to queries and keys; None if unknown.
+            declared: W [heads, dim, dim] that the module declares; None otherwise.
             tokens, output: input and output of the module.
             place: name, layer, module and first head.
         """
         call = replace(call, query=call.query.detach(), key=call.key.detach(), value=call.value.detach())
         scale, biased = call.scale, call.biased
-        found = projection if declared is None and projection is not None and projection.own and scale is not None and not biased else None
-        sequences = None if found is None else found.sequences()
-        if sequences is not None and found is not None and found.agrees(call.query, call.key):
-            tokens = sequences  # W acts on the projections' input, which a module may have normalised first
+        is_bilinear = projection is not None and projection.own and scale is not None and not biased
+        source = projection if declared is None and is_bilinear else None
+        sequences = None if source is None else source.sequences()
+        if sequences is not None and source is not None and source.agrees(call.query, call.key):
+            tokens = sequences  # W acts on the input of the projections; a module may normalise its own input first
         else:
-            found = None
-        self.has_bilinear |= declared is not None or found is not None
+            source = None
+        self.has_bilinear |= declared is not None or source is not None
         labels = self.labels_of(call.query if tokens is None else tokens)
         call, tokens, output = self.some(call), self.some(tokens), self.some(output)
-        if tokens is None or output is None:  # a module that has no stream of vectors shows its values
+        if tokens is None or output is None:  # a module without tokens [batch, seq, dim]: use the values instead
             values = call.value.transpose(1, 2).flatten(2)
             tokens, output = values if tokens is None else tokens, values if output is None else output
         activations = LazyActivations(
@@ -101,14 +103,15 @@ class Emitter:
             **place,
         )
         makers: dict[str, Callable[[], Tensor | None]] = {"weights": lambda: call.weights().detach()}
-        if found is not None and scale is not None:
-            makers["bilinear"] = lambda: found.bilinear(scale)
+        if source is not None and scale is not None:
+            makers["bilinear"] = lambda: source.bilinear(scale)
         activations.postpone(**makers)
+        # If a metric stores the activations, it may read them after the model has changed: compute deferred fields now.
         reference = weakref.ref(activations)
         self.emit(activations)
         del activations
-        if (kept := reference()) is not None:  # a metric keeps it, and reads it when the model has changed
-            kept.finish()
+        if (stored := reference()) is not None:
+            stored.finish()
 
     def features(
         self,
@@ -117,83 +120,90 @@ class Emitter:
         output: Float[Tensor, "batch seq dim"],
         **place: Any,
     ) -> None:
-        """The residual stream around one block; the tensors are copies, which the model does not change."""
+        """Emits the residual stream before, inside and after one block. The tensors are copies, which the model does not change."""
         labels = self.labels_of(before)
         before, output, after_attention = self.some(before), self.some(output), self.some(after_attention)
         self.emit(Activations(kind="features", tokens=before, output=output, after_attention=after_attention, labels=labels, **place))
 
     def outputs(self, inputs: Tensor | None, logits: Tensor, layer: int, module: nn.Module) -> None:
-        """The logits of the network."""
+        """Emits the logits of the network."""
         logits, stream = logits.detach(), as_stream(inputs)
         labels, logits, targets = self.labels_of(logits), self.some(logits), self.some(self.targets)
         rows = logits.reshape(len(logits), -1, logits.shape[-1])
         tokens = rows if stream is None else self.some(stream)
-        compared = {"outputs": logits.clone(), "targets": None if targets is None else targets.to(logits.device)}
-        self.emit(Activations("", layer, "outputs", tokens, rows, module=module, labels=labels, **compared))
+        targets = None if targets is None else targets.to(logits.device)
+        extra = {"outputs": logits.clone(), "targets": targets}
+        self.emit(Activations("", layer, "outputs", tokens, rows, module=module, labels=labels, **extra))
 
     def labels_of(self, stream: Tensor) -> Tensor | None:
-        """Labels of the sequences that are emitted, on their device; None for windows, which have no labels."""
+        """Returns the labels of the emitted sequences, on their device; None if the number of sequences differs, as it does for windows."""
         if self.labels is None or len(self.labels) != len(stream):
             return None
         return self.some(self.labels.to(stream.device))
 
     def some(self, data: Any) -> Any:
-        """At most ``max_samples`` sequences of a stream [batch, ...] or of a call, evenly spaced; None stays None."""
+        """Returns at most ``max_samples`` sequences of a tensor [batch, ...] or a call, evenly spaced; None for None."""
         if data is None or self.max_samples is None:
             return data
-        call = not isinstance(data, Tensor)
-        length = len(data.query if call else data)
+        is_call = not isinstance(data, Tensor)
+        length = len(data.query if is_call else data)
         if length <= self.max_samples:
             return data
-        device = data.query.device if call else data.device
-        chosen = torch.linspace(0, length - 1, self.max_samples).round().long().to(device)
-        if not call:
-            return data[chosen]
-        return _changed(data, lambda x: x[chosen] if len(x) == length else x)
+        device = data.query.device if is_call else data.device
+        indices = torch.linspace(0, length - 1, self.max_samples).round().long().to(device)
+        if not is_call:
+            return data[indices]
+        # Masks and biases may have a batch axis of length 1.
+        return _map_tensors(data, lambda x: x[indices] if len(x) == length else x)
 
 
-def arranged(call: Call, at: Arrangement) -> Call:
-    """A call with leading axes ``[sequences, heads]``, from one whose leading entries have another order."""
+def arranged(call: Call, arrangement: Arrangement) -> Call:
+    """Returns a call with its leading axes reordered to ``[sequences, heads]``; unchanged if they do not fit the arrangement."""
     lead = call.query.shape[:-2]
-    if (at.in_order and lead == at.shape) or lead.numel() != len(at.order):
+    if (arrangement.in_order and lead == arrangement.shape) or lead.numel() != len(arrangement.order):
         return call
 
-    def moved(x: Tensor) -> Tensor:
-        rows = x.expand(*lead, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
-        return (rows if at.in_order else rows[at.order.to(rows.device)]).unflatten(0, at.shape)
+    def reorder(x: Tensor) -> Tensor:
+        entries = x.expand(*lead, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
+        return (entries if arrangement.in_order else entries[arrangement.order.to(entries.device)]).unflatten(0, arrangement.shape)
 
-    return _changed(call, moved)
+    return _map_tensors(call, reorder)
 
 
 def joined(calls: Sequence[Call]) -> Call:
-    """One call from several with the same keys, whose queries are pieces of one sequence."""
+    """Joins calls with the same keys, whose queries are consecutive pieces of one sequence, into one call."""
     first = calls[0]
     if len(calls) == 1:
         return first
     parts: dict[str, Tensor | None] = {"query": torch.cat([call.query for call in calls], -2)}
-    for name, blank in (("softmax", 0.0), ("bias", 0.0), ("allowed", True)):
+    for name, fill in (("softmax", 0.0), ("bias", 0.0), ("allowed", True)):
         pieces = [getattr(call, name, None) for call in calls]
         if any(piece is not None for piece in pieces):
-            parts[name] = torch.cat([_whole(piece, call, blank) for piece, call in zip(pieces, calls)], -2)
+            parts[name] = torch.cat([_full_shape(piece, call, fill) for piece, call in zip(pieces, calls)], -2)
     return replace(first, **parts)
 
 
-def _whole(piece: Tensor | None, call: Call, blank: float | bool) -> Tensor:
-    """A mask or bias of one call as ``[batch, heads, q, k]``; what nothing changes if there is none."""
+def _full_shape(piece: Tensor | None, call: Call, fill: float | bool) -> Tensor:
+    """Expands weights, a mask or a bias of a call to ``[batch, heads, q, k]``; None becomes a tensor filled with ``fill``."""
     shape = (*call.query.shape[:-1], call.key.shape[-2])
     if piece is None:
-        return torch.full(shape, blank, device=call.query.device)
+        return torch.full(shape, fill, device=call.query.device)
     return piece.expand(shape)
 
 
-def _changed(call: Call, change: Callable[[Tensor], Tensor]) -> Call:
-    """A call with each of its tensors changed."""
+def _map_tensors(call: Call, function: Callable[[Tensor], Tensor]) -> Call:
+    """Applies a function to each tensor of a call."""
     parts = {part.name: getattr(call, part.name) for part in fields(call)}
-    return replace(call, **{name: change(x) for name, x in parts.items() if isinstance(x, Tensor)})
+    return replace(call, **{name: function(x) for name, x in parts.items() if isinstance(x, Tensor)})
 
 
 def as_stream(tensor: Tensor | None, *, time_first: bool = False) -> Tensor | None:
-    """A tensor as [batch, seq, dim]; None if it is no stream of vectors."""
+    """Reshapes a tensor to [batch, seq, dim]; None if it cannot be a sequence of vectors.
+
+    Args:
+        tensor: ``[seq, dim]``, ``[batch, seq, dim]``, or with several axes between batch and dim, such as a grid of patches.
+        time_first: whether a tensor with three axes is ``[seq, batch, dim]``.
+    """
     if tensor is None or not tensor.is_floating_point() or tensor.ndim < 2:
         return None
     tensor = tensor.detach()

@@ -1,11 +1,12 @@
-r"""Attention that a model writes out, softmax(s Q K^T + mask) V with plain products, recognised among the operations of a forward pass.
+r"""Recognition of attention that a model writes out as softmax(s Q K^T + mask) V, from the operations of a forward pass.
 
     scores  = Q K^T             a product of two tensors [..., tokens, head_dim], neither of them a parameter
-    weights = softmax(scores)   over the last axis, after scaling, masks, casts and views that keep the last two axes
-    output  = weights V         the weights are the left factor, after dropout, masks, casts and such views
+    weights = softmax(scores)   over the last axis; before it, scaling, masks, casts and views that keep the last two axes are allowed
+    output  = weights V         the left factor; before it, dropout, masks, casts and views of the same kind are allowed
 
-All three must occur. A classifier's softmax, the router of a mixture of experts and pooling by learned scores lack the first, so they are
-not attention. Neither is anything that changes the weights afterwards (heads mixed, rows normalised again).
+All three must occur. The softmax of a classifier, the router of a mixture of experts and pooling by learned scores lack the product Q K^T,
+so they are not attention. Weights that are changed otherwise before the product with V (heads mixed, rows normalised again) are not
+recognised.
 Source: :cite:t:`vaswani2017attention`.
 """
 
@@ -21,9 +22,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 from .projections import Operand, in_order
 
 PRODUCTS = ("matmul", "bmm", "baddbmm")
-SCALES, SHIFTS = {"mul", "rmul", "div", "truediv"}, {"add", "radd", "sub"}  # Python's operators and in-place forms as well
+# Names of operations without underscores: "radd" is Python's __radd__, and "add" includes the in-place add_ and __iadd__.
+SCALES, SHIFTS = {"mul", "rmul", "div", "truediv"}, {"add", "radd", "sub"}
 KEEPS = {"to", "type", "type_as", "float", "double", "half", "bfloat16", "contiguous", "clone", "masked_fill", "where", "nan_to_num"}
-KEEPS |= {"view", "reshape", "unflatten", "flatten", "unsqueeze", "squeeze", "expand", "dropout"}  # if the last two axes stay
+KEEPS |= {"view", "reshape", "unflatten", "flatten", "unsqueeze", "squeeze", "expand", "dropout"}  # if the last two axes are unchanged
 ON_SCORES = KEEPS | SCALES | SHIFTS | {"tanh"}
 ON_WEIGHTS = KEEPS | {"mul", "rmul"}
 FOLLOWED = {*PRODUCTS, "einsum", "softmax", *ON_SCORES, *ON_WEIGHTS}
@@ -35,9 +37,9 @@ class Scores:
     """A product of queries ``[..., q, d]`` and keys ``[..., k, d]``.
 
     Attributes:
-        operands: where queries and keys came from.
+        operands: nodes of queries and keys in the flow of tensors.
         scale: factor of the product; None if it is not a single number.
-        biased: whether more than a mask was added.
+        biased: whether a term other than a mask was added.
     """
 
     query: Float[Tensor, "..."]
@@ -49,9 +51,15 @@ class Scores:
 
 @dataclass(frozen=True)
 class ExplicitCall:
-    """One written-out attention; fields as :class:`~transformer_theory.probes.attention_calls.AttentionCall`, ``softmax`` its weights.
+    """One written-out attention, with the fields of :class:`~transformer_theory.probes.attention_calls.AttentionCall`.
 
-    Leading axes are those of the model: ``[batch * heads]``, ``[batch, heads]`` or more.
+    The leading axes ``lead`` are chosen by the model: ``[batch * heads]``, ``[batch, heads]`` or more.
+
+    Attributes:
+        softmax: weights that the model computed.
+        scale: factor of the scores; None if it is not a single number.
+        biased: whether a term other than a mask was added to the scores.
+        operands: nodes of queries and keys in the flow of tensors.
     """
 
     query: Float[Tensor, "*lead q head_dim"]
@@ -64,51 +72,55 @@ class ExplicitCall:
     operands: tuple[Operand, Operand]
 
     def weights(self) -> Float[Tensor, "*lead q k"]:
-        """The weights, in float32 at least; a row without any allowed key is zero."""
+        """Returns the weights in float32 or a wider dtype; a row without an allowed key is zero."""
         weights = self.softmax
         if weights.dtype in (torch.float16, torch.bfloat16):
-            # The model rounded each weight, so that a row of half precision sums to one within some per mille only.
+            # The model rounded each weight to half precision, so the sum of a row can differ from one by several thousandths.
             weights = weights.float()
             total = weights.sum(-1, keepdim=True)
             weights = torch.where(total > 0, weights / total, weights)
         return weights if self.allowed is None else torch.where(self.allowed.any(-1, keepdim=True), weights, 0.0)
 
     def heads_of(self, batch: int) -> "ExplicitCall":
-        """The call with leading axes ``[batch, heads]``. A single leading axis is split, batch first."""
+        """Returns the call with leading axes ``[batch, heads]``.
+
+        A single leading axis is split, batch first; of several leading axes the last is the heads, and the others are merged.
+        """
         lead = self.softmax.shape[:-2]
-        whole = len(lead) == 1 and batch > 0 and lead[0] % batch == 0
-        shape = (batch, lead[0] // batch) if whole else (-1, lead[-1] if len(lead) > 1 else 1)
+        divides = len(lead) == 1 and batch > 0 and lead[0] % batch == 0
+        shape = (batch, lead[0] // batch) if divides else (-1, lead[-1] if len(lead) > 1 else 1)
         tensors = {name: getattr(self, name) for name in ("query", "key", "value", "softmax", "allowed")}
         return replace(self, **{name: x if x is None else x.reshape(*shape, *x.shape[-2:]) for name, x in tensors.items()})
 
 
 class Softmaxes:
-    """Follows scores and weights through the operations of a forward pass, as long as the model keeps the tensors.
+    """Follows scores and weights through the operations of a forward pass. Tensors that the model frees are forgotten.
 
     Args:
-        node_of: the node of a tensor in the flow of the pass, if queries and keys are to be followed back (:class:`.Flow`).
-        with_weights: whether weights are needed; if not, attention is recognised, and nothing is copied.
+        node_of: function from a tensor to its node in :class:`.Flow`; by default no tensor has a node.
+        with_weights: whether weights are needed. False: attention is recognised, but no weights are copied.
 
     Attributes:
-        scores: of each tensor of scores that is alive, queries, keys and scale.
-        weights: of each tensor of weights that is alive, its scores, softmax and mask.
-        others: number of softmaxes that did not turn out to be attention.
+        scores: queries, keys and scale by tensor of scores.
+        weights: scores, softmax and mask by tensor of weights.
+        others: number of softmaxes that have not been recognised as attention.
     """
 
     def __init__(self, node_of: Callable[[Tensor], int | None] = lambda tensor: None, *, with_weights: bool = True):
         self.node_of, self.with_weights = node_of, with_weights
+        # The keys are weak references that are compared by identity: a dictionary must neither keep tensors alive nor compare their values.
         self.scores: Any = WeakIdKeyDictionary()  # tensor -> Scores
         self.weights: Any = WeakIdKeyDictionary()  # tensor -> (Scores, softmax, allowed)
         self.others = 0
 
     def concerns(self, name: str, inputs: list[Tensor]) -> bool:
-        """Whether an operation may begin, continue or complete an attention."""
+        """Whether an operation may be a part of an attention."""
         if name in PRODUCTS or name in ("einsum", "softmax"):
             return True
         return bool(self.scores or self.weights) and any(x in self.scores or x in self.weights for x in inputs)
 
     def record(self, func: Callable, args: tuple, kwargs: dict, output: Any) -> ExplicitCall | None:
-        """Records one operation of the model; returns the call if the operation completes an attention."""
+        """Records one operation of the model. Returns the call if the operation completes an attention, otherwise None."""
         name = getattr(func, "__name__", "").strip("_")
         name = name[1:] if name in ("imul", "iadd", "isub", "itruediv") else name
         if not isinstance(output, Tensor):
@@ -117,12 +129,12 @@ class Softmaxes:
         if name == "einsum":
             return self._einsum(operands, output)
         if name in PRODUCTS:
-            *added, left, right = [x for x in operands if isinstance(x, Tensor)]
-            ends = Operand(self.node_of(left)), Operand(self.node_of(right), flip=True)
-            call = self._product(left, right, right.mT if right.ndim > 2 else right, output, ends, factor=kwargs.get("alpha", 1.0))
-            if added and kwargs.get("beta", 1.0) and output in self.scores:
-                # baddbmm adds its first argument: a mask, or a bias such as alibi.
-                self.scores[output] = _changed(self.scores[output], "add", added)
+            *terms, left, right = [x for x in operands if isinstance(x, Tensor)]
+            factors = Operand(self.node_of(left)), Operand(self.node_of(right), flip=True)
+            call = self._product(left, right, right.mT if right.ndim > 2 else right, output, factors, scale=kwargs.get("alpha", 1.0))
+            if terms and kwargs.get("beta", 1.0) and output in self.scores:
+                # baddbmm adds its first argument: a mask, or a bias such as ALiBi.
+                self.scores[output] = _after_operation(self.scores[output], "add", terms)
             return call
         if name == "softmax":
             self._softmax(operands[0], kwargs.get("dim", args[1] if len(args) > 1 else None), output)
@@ -131,9 +143,17 @@ class Softmaxes:
         return None
 
     def _product(
-        self, left: Tensor, right: Tensor, key: Tensor, output: Tensor, ends: tuple[Operand, Operand], *, factor: float = 1.0
+        self, left: Tensor, right: Tensor, key: Tensor, output: Tensor, factors: tuple[Operand, Operand], *, scale: float = 1.0
     ) -> ExplicitCall | None:
-        """A product of weights and values completes a call; a product of two other tensors, neither a parameter, may be scores."""
+        """Records a product ``left @ right`` of queries and keys, or completes a call if the left factor is a tensor of weights.
+
+        Args:
+            left, right: factors of the product.
+            key: the right factor as keys ``[..., k, d]``.
+            output: the product.
+            factors: nodes of queries and keys.
+            scale: number by which the product was multiplied.
+        """
         record = self.weights.pop(left, None)
         if record is not None:
             scores, softmax, allowed = record
@@ -141,11 +161,17 @@ class Softmaxes:
             self.others -= call is not None
             return call
         if min(left.ndim, right.ndim) > 2 and not _is_parameter(left) and not _is_parameter(right):
-            self.scores[output] = Scores(left.detach(), key.detach(), ends, float(factor))
+            self.scores[output] = Scores(left.detach(), key.detach(), factors, float(scale))
         return None
 
     def _einsum(self, operands: list, output: Tensor) -> ExplicitCall | None:
-        """Brings a product of two tensors in einsum's letters into the order of matmul."""
+        """Records an einsum of two tensors that is a product of weights and values, or of queries and keys.
+
+        Either tensor may come first. With the letter b for the leading axes:
+
+            weights and values    bqk, bkp -> bqp    sum over k; the axes of values and output may have any order
+            queries and keys      bqp, bkp -> bqk    sum over p; the axes of queries and keys may have any order
+        """
         pair = operands[1] if len(operands) == 2 and isinstance(operands[1], list | tuple) else operands[1:]
         equation = operands[0].replace(" ", "") if isinstance(operands[0], str) else ""
         inputs, _, out = equation.partition("->")
@@ -154,19 +180,21 @@ class Softmaxes:
             return None
         for (a, x), (b, y) in (zip(names, pair), zip(names[::-1], pair[::-1])):
             if x in self.weights:
-                lead, width = a[:-2], [c for c in b if c not in a]
-                if a[-1] in b and a[-2] not in b and a[-1] not in out and len(width) == 1:
-                    return self._product(x, in_order(y, b, lead + a[-1] + width[0]), y, output, NOWHERE)
-        both = [c for c in names[0] if c in names[1] and c not in out]
+                lead, value_axes = a[:-2], [c for c in b if c not in a]
+                if a[-1] in b and a[-2] not in b and a[-1] not in out and len(value_axes) == 1:
+                    return self._product(x, in_order(y, b, lead + a[-1] + value_axes[0]), y, output, NOWHERE)
+        summed = [c for c in names[0] if c in names[1] and c not in out]
         for (a, x), (b, y) in (zip(names, pair), zip(names[::-1], pair[::-1])):
-            if len(both) == 1 and out[-2] in a and out[-2] not in b and out[-1] in b and out[-1] not in a:
-                sides = [(t, (n, out[:-2] + own + both[0])) for t, n, own in ((x, a, out[-2]), (y, b, out[-1]))]
+            if len(summed) == 1 and out[-2] in a and out[-2] not in b and out[-1] in b and out[-1] not in a:
+                # Each side: its tensor, its letters, and its letters in the order of matmul, [..., tokens, head_dim].
+                sides = [(t, (n, out[:-2] + token_axis + summed[0])) for t, n, token_axis in ((x, a, out[-2]), (y, b, out[-1]))]
                 query, key = (in_order(t, *letters) for t, letters in sides)
-                ends = tuple(Operand(self.node_of(t), letters=letters) for t, letters in sides)
-                return self._product(query, key.mT, key, output, (ends[0], ends[1]))
+                factors = tuple(Operand(self.node_of(t), letters=letters) for t, letters in sides)
+                return self._product(query, key.mT, key, output, (factors[0], factors[1]))
         return None
 
     def _softmax(self, scores: Tensor, dim: int | None, output: Tensor) -> None:
+        """Records the softmax of a tensor of scores over its last axis; counts every other softmax."""
         record = self.scores.get(scores)
         self.others += 1
         if record is None or dim not in (-1, scores.ndim - 1):
@@ -174,11 +202,13 @@ class Softmaxes:
         if not self.with_weights:
             self.weights[output] = record, output.detach(), None
             return
+        # Models block a key with -inf or with the lowest finite number of the dtype.
         allowed = ~(scores.detach() <= torch.finfo(scores.dtype).min / 2)
-        # cloned, since the model may change the weights in place
+        # The weights are cloned because the model may change them in place.
         self.weights[output] = record, output.detach().clone(), None if bool(allowed.all()) else allowed
 
     def _follow(self, name: str, operands: list, output: Tensor) -> None:
+        """Records the output of an operation on scores or weights as scores or weights."""
         for x in operands:
             if not isinstance(x, Tensor) or x.shape[-2:] != output.shape[-2:]:
                 continue
@@ -186,28 +216,28 @@ class Softmaxes:
                 self.weights[output] = self.weights[x]
                 return
             if x in self.scores:
-                self.scores[output] = _changed(self.scores[x], name, [y for y in operands if y is not x])
+                self.scores[output] = _after_operation(self.scores[x], name, [y for y in operands if y is not x])
                 return
 
 
-def _changed(scores: Scores, name: str, others: list) -> Scores:
-    """Scores after an operation: scaled, or with something added."""
+def _after_operation(scores: Scores, name: str, others: list) -> Scores:
+    """Returns the scores after an operation that scales them, adds a term or changes nothing; ``others`` are its other arguments."""
     other = next((y for y in others if isinstance(y, Tensor | float | int)), 1.0)
     if name in SCALES:
         number = other if isinstance(other, float | int) else float(other) if other.numel() == 1 else None
         if number is None or scores.scale is None:
             return replace(scores, scale=None)
         return replace(scores, scale=scores.scale * number if "mul" in name else scores.scale / number)
-    if name in SHIFTS and isinstance(other, Tensor):  # a number is the same for all keys
+    if name in SHIFTS and isinstance(other, Tensor):  # softmax does not change if a number is added to all scores
         if not other.is_floating_point():
             return replace(scores, biased=True)
-        added = other.detach().masked_fill(other <= torch.finfo(other.dtype).min / 2, 0.0)
-        return replace(scores, biased=scores.biased or bool(added.any()))
+        bias = other.detach().masked_fill(other <= torch.finfo(other.dtype).min / 2, 0.0)
+        return replace(scores, biased=scores.biased or bool(bias.any()))
     return replace(scores, scale=None) if name == "tanh" else scores
 
 
 def _call(scores: Scores, softmax: Tensor, allowed: Tensor | None, value: Tensor, lead: torch.Size) -> ExplicitCall | None:
-    """The call, its tensors with one leading shape; None if the shapes do not match."""
+    """Creates the call, with the leading axes ``lead`` in all its tensors; None if the shapes do not match."""
     common = torch.broadcast_shapes(scores.query.shape[:-2], scores.key.shape[:-2])
     if value.ndim < 3 or common.numel() != lead.numel() or softmax.shape[:-2].numel() != lead.numel():
         return None

@@ -1,14 +1,15 @@
-"""The flow of tensors through one forward pass: which tensor was computed from which, and how.
+"""The graph of the tensors of one forward pass: from which tensors, and by which operation, each tensor was computed.
 
-Every operation of the model becomes a node, a number, with the nodes of its arguments as parents; a ``TorchFunctionMode`` passes the
-operations in (:mod:`.forward_pass`). No tensor is kept alive: a node is found by the identity of its tensor, checked by a weak reference.
+Every output of an operation becomes a node with a number; its parents are the nodes of the arguments. :mod:`.forward_pass` reports the
+operations, which it receives as a ``TorchFunctionMode``. The graph keeps no tensor alive: it finds the node of a tensor by ``id``, and a
+weak reference confirms that the tensor is the same.
 
-    parents   of each node, by number; an older node has a smaller number
+    parents   numbers of the parents of each node; an older node has a smaller number
     root      the oldest node with the same content, up to views, casts, dropout and factors (:data:`SAME_STREAM`)
-    taint     bit c is set if the node was computed from the output of attention c
-    steps     how the entries of a node were moved, for those computed from one product with a parameter (:mod:`.projections`)
+    taint     a bit mask: bit c is set if the node was computed from the output of attention c
+    steps     how the entries of a node were moved; only for nodes computed from one product with a parameter (:mod:`.projections`)
 
-Parameters, and whatever is computed from parameters alone, have the number :data:`PARAMETER`.
+Parameters, and tensors computed from parameters alone, have the number :data:`PARAMETER`.
 """
 
 import weakref
@@ -33,7 +34,12 @@ IN_PLACE = {"__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__"}
 
 @dataclass(frozen=True)
 class Operation:
-    """A function of torch: its name without underscores (``add`` for ``__iadd__``), and whether it changes its first argument."""
+    """A function of torch.
+
+    Attributes:
+        name: name without underscores, the same for all forms of an operation (``add`` for ``__iadd__``).
+        in_place: whether the function changes its first argument.
+    """
 
     name: str
     in_place: bool
@@ -41,27 +47,28 @@ class Operation:
 
 @lru_cache(maxsize=4096)
 def operation(function: Callable) -> Operation:
-    """Name and kind of a function of torch; the getters of attributes such as ``x.mT`` have the attribute's name."""
+    """Returns the name and kind of a function of torch. The getter of an attribute, such as ``x.mT``, has the name of the attribute."""
     name = getattr(function, "__name__", "")
     if name == "__get__":
         return Operation(getattr(getattr(function, "__self__", None), "__name__", ""), False)
     plain = name.strip("_")
+    # By torch's convention, a single trailing underscore marks a function that works in place (add_).
     return Operation(PLAIN.get(plain, plain), name in IN_PLACE or (name.endswith("_") and not name.startswith("__")))
 
 
 @dataclass(slots=True)
 class Step:
-    """How a node came from its parent.
+    """One operation on the way from a projection (a product of tokens with a parameter) to queries or keys.
 
     Attributes:
-        parent: node of the tensor that was moved, cast or multiplied by a number; of a projection, of its input.
-        function, args, kwargs: the operation that moved the entries, without its tensor; no function if every entry kept its place.
-        part: which of several outputs of the function.
+        parent: node of the tensor that was moved, cast or multiplied by a number; for a projection, the node of its input.
+        function, args, kwargs: the operation that moved the entries, without its first argument. None if it changed no position.
+        part: index of the output, if the function returns several tensors.
         factor: number by which the entries were multiplied.
-        joined: nodes of the parts, of a concatenation.
-        weight: matrix ``[out, in]`` if this is a projection, a product of tokens with a parameter.
-        tokens: input of the projection, while the module that called it runs.
-        shape: of the node.
+        joined: nodes of the parts of a concatenation; empty for other operations.
+        weight: matrix ``[out, in]`` of a projection; None for other operations.
+        tokens: input of the projection, kept while the module that called it runs.
+        shape: shape of the output.
     """
 
     parent: int
@@ -80,7 +87,7 @@ class Flow:
     """Nodes, roots, taint and steps of one forward pass.
 
     Args:
-        with_steps: whether steps are recorded; they are needed for the bilinear form and the order of heads only.
+        with_steps: whether to record steps, which only the bilinear form and the order of heads require.
     """
 
     def __init__(self, *, with_steps: bool):
@@ -89,18 +96,18 @@ class Flow:
         self.root: list[int] = []
         self.taint: list[int] = []
         self.steps: dict[int, Step] = {}
-        self.factors: dict[int, float] = {}  # of nodes that are a number times their parent
+        self.factors: dict[int, float] = {}  # node -> number by which its parent was multiplied
         self._references: list[weakref.ref] = []
         self._nodes: dict[int, tuple[weakref.ref, int]] = {}
 
     def known(self, tensor: Tensor) -> int | None:
-        """The node of a tensor, None if no operation made it or used it so far."""
+        """Returns the node of a tensor; None if no operation has created or used the tensor."""
         entry = self._nodes.get(id(tensor))
-        # Python reuses the identity of a dead tensor, so the reference must still lead to this one.
+        # Python reuses the id of a deleted object: the weak reference tells whether the entry belongs to this tensor.
         return entry[1] if entry is not None and entry[0]() is tensor else None
 
     def node(self, tensor: Tensor) -> int:
-        """The node of a tensor, a new one without parents if it is unknown."""
+        """Returns the node of a tensor. An unknown tensor gets a new node without parents, a parameter gets :data:`PARAMETER`."""
         number = self.known(tensor)
         if number is not None:
             return number
@@ -109,7 +116,13 @@ class Flow:
         return self.add(tensor, ())
 
     def add(self, tensor: Tensor, parents: tuple[int, ...], root: int | None = None) -> int:
-        """A new node for a tensor, also if it had one before an operation in place."""
+        """Adds a node for a tensor and returns its number. After an in-place operation the new node replaces the old one.
+
+        Args:
+            tensor: output of the operation.
+            parents: nodes of the arguments.
+            root: node with the same content. None: the new node is its own root.
+        """
         number = len(self.parents)
         self.parents.append(parents)
         self.root.append(number if root is None else self.root[root])
@@ -126,14 +139,14 @@ class Flow:
         return number
 
     def tensor(self, node: int) -> Tensor | None:
-        """The tensor of a node, None if it is gone or was changed in place since."""
+        """Returns the tensor of a node; None if the tensor was deleted or has been changed in place since."""
         tensor = self._references[node]() if node >= 0 else None
         return tensor if tensor is not None and self.known(tensor) == node else None
 
     def descends(self, node: int, ancestor: int) -> bool:
-        """Whether a node was computed from another one, or has the same content.
+        """Whether a node was computed from another node, or has the same content.
 
-        The search goes backwards and never below the root of the ancestor, so it visits only what was computed in between.
+        The search follows parents backwards. Numbers increase with time, so it skips nodes older than the root of the ancestor.
         """
         target, visited, todo = self.root[ancestor], set(), [node]
         while todo:
@@ -161,11 +174,11 @@ class Flow:
         """Adds the outputs of one operation.
 
         Args:
-            op, function, args, kwargs: the operation.
-            nodes: of the tensors among the arguments, before the operation ran.
-            inputs: these tensors.
-            output: of the operation.
-            in_place: whether it changed its first argument.
+            op, function, args, kwargs: the operation and its arguments.
+            nodes: nodes of the tensors among the arguments, from before the operation ran.
+            inputs: the tensors among the arguments.
+            output: output of the operation.
+            in_place: whether the operation changed its first argument.
         """
         several = not isinstance(output, Tensor)
         outputs = inputs[:1] if op.name == "setitem" else [x for x in output if isinstance(x, Tensor)] if several else [output]
@@ -178,7 +191,7 @@ class Flow:
         same = len(parents) == 1 and (factor is not None or op.name in SAME_STREAM)
         for part, tensor in enumerate(outputs):
             if not in_place and any(tensor is x for x in inputs):
-                continue  # contiguous() and to() may return their argument
+                continue  # contiguous() and to() return their argument if nothing has to change
             node = self.add(tensor, parents, parents[0] if same else None)
             if factor is not None:
                 self.factors[node] = factor
@@ -189,9 +202,9 @@ class Flow:
                     self.steps[node] = step
 
     def _step(self, name: str, function: Callable, args: tuple, kwargs: dict, nodes: list[int], inputs: list[Tensor]) -> Step | None:
-        """How the output of an operation came from its first argument; None if its entries were not just moved, cast or scaled."""
+        """Returns the step of an operation; None if it is not a projection and does more than move, cast or scale entries."""
         if name in JOINS:
-            # An empty part, such as a cache at its start, adds nothing.
+            # An empty part, such as a key cache before the first token, contributes no entries.
             parts = [node for node, x in zip(nodes, inputs) if x.numel() or name == "stack"]
             if len(parts) == 1 and name != "stack":
                 return Step(parts[0])
@@ -199,6 +212,7 @@ class Flow:
                 return None
             rest = {key: value for key, value in kwargs.items() if key != "tensors"}
             return Step(parts[0], function, args[1:], rest, joined=tuple(parts))
+        # A step describes the first argument. In addmm(bias, x, weight) the tokens x come second.
         if not inputs or (args[0] is not inputs[0] and name != "addmm"):
             return None
         projection = _projection(name, inputs, nodes)
@@ -216,7 +230,7 @@ class Flow:
 
 
 def _projection(name: str, inputs: list[Tensor], nodes: list[int]) -> tuple[int, Tensor, Tensor] | None:
-    """Of a product of tokens with a parameter: the node of the tokens, the matrix ``[out, in]``, the tokens."""
+    """Returns the node of the tokens, the matrix ``[out, in]`` and the tokens of a product of tokens with a parameter, otherwise None."""
     if name == "linear" and nodes[1] == PARAMETER and inputs[0].is_floating_point():
         return nodes[0], inputs[1], inputs[0]
     if name == "addmm" and len(inputs) == 3 and nodes[2] == PARAMETER:  # bias + x @ weight, as in the Conv1D of transformers
@@ -227,7 +241,7 @@ def _projection(name: str, inputs: list[Tensor], nodes: list[int]) -> tuple[int,
 
 
 def factor_of(name: str, args: tuple) -> float | None:
-    """The number by which an operation multiplies a tensor, None if it does something else."""
+    """Returns the number by which an operation multiplies a tensor; None for any other operation."""
     if name not in ("mul", "div") or len(args) != 2:
         return None
     number = next((x for x in args if isinstance(x, float | int)), None)
@@ -237,7 +251,7 @@ def factor_of(name: str, args: tuple) -> float | None:
 
 
 def tensors_in(*values: Any) -> Iterator[Tensor]:
-    """All tensors in arguments, also inside tuples, lists and mappings."""
+    """Yields all tensors among the values, including those in nested tuples, lists and mappings."""
     for value in values:
         if isinstance(value, Tensor):
             yield value

@@ -1,10 +1,11 @@
-"""One observed forward pass: which modules run, the attention inside them, and the residual stream around it.
+"""Observation of one forward pass: the modules that run, their attention, and the residual stream around it.
 
-A ``TorchFunctionMode`` passes every operation to the flow of tensors (:mod:`.flow`), from which the residual stream (:mod:`.streams`) and
-the projections of queries and keys (:mod:`.projections`) follow. It intercepts the attention functions (:mod:`.attention_calls`) and
-recognises written-out attention (:mod:`.explicit`); the registry of ``transformers`` gives what neither shows (:mod:`.registry`). Hooks
-maintain a stack of running modules, which says to which module an attention belongs; its blocks are those of :mod:`.layers`. Hooks and mode
-live for one pass only. An error of the probe never reaches the model: the rest of the pass then runs unobserved.
+A ``TorchFunctionMode`` passes every operation to :mod:`.flow`, which records from which tensors each tensor was computed. The residual
+stream (:mod:`.streams`) and the projections of queries and keys (:mod:`.projections`) are derived from this record. Attention is found in
+three ways: calls of torch's attention functions (:mod:`.attention_calls`), attention written out as softmax(Q K^T) V (:mod:`.explicit`),
+and calls of other kernels through the registry of ``transformers`` (:mod:`.registry`). Hooks maintain a stack of the running modules; an
+attention belongs to the innermost module, and :mod:`.layers` assigns that module to a block. Hooks and mode exist for one pass only. An
+error of the probe never reaches the model; the rest of the pass then runs unobserved.
 """
 
 from collections.abc import Callable, Collection
@@ -19,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from ..core.metric import ActivationKind, Activations
 from .attention_calls import CALLS, AttentionCall, declared_bilinear, operands_of
 from .emission import Call, Emitter, arranged, as_stream, joined
+from .evaluation import logits_of
 from .explicit import FOLLOWED, NOWHERE, ExplicitCall, Softmaxes
 from .flow import Flow, operation, tensors_in
 from .layers import Attention, Frame, Layers
@@ -29,7 +31,7 @@ from .redirect import aside, eager
 from .registry import RegistryCall, observed_registry
 from .streams import Streams
 
-MAX_INPUTS = 64  # inputs of projections kept while a module runs
+MAX_INPUTS = 64  # largest number of inputs of projections that are stored while a module runs
 
 
 class NoAttention(ValueError):
@@ -41,14 +43,14 @@ class ForwardPass(TorchFunctionMode):
 
     Args:
         model: the model that runs.
-        emit: is called with the activations of each module.
-        layers: glob over names of modules.
-        targets: of the outputs, ``[batch, ...]``.
-        labels: of the sequences, ``[batch]``.
-        max_samples: limit on the sequences of the activations, evenly spaced over the batch; all if None.
-        kinds: of activations that are emitted. Without "attention", attention only locates the blocks, and no weights are computed.
-        cache: of earlier passes, for :class:`.Projections`.
-        on_fault: is called with an error of the probe itself.
+        emit: function that receives the activations of each module.
+        layers: glob over the names of modules and blocks.
+        labels: class of each sequence, ``[batch]``.
+        max_samples: largest number of sequences that are emitted, evenly spaced over the batch. None: all sequences.
+        kinds: kinds of activations to emit. Without "attention", attention only locates the blocks, and no weights are computed.
+        cache: cache of :class:`.Projections`, shared by all passes.
+        on_fault: function that receives an error of the probe itself.
+        targets: targets of the outputs, ``[batch, ...]``.
     """
 
     def __init__(
@@ -80,11 +82,11 @@ class ForwardPass(TorchFunctionMode):
         self.stack: list[Frame] = []
         self.ran: set[str] = set()
         self.attending: list[str] = []  # names of the modules in which attention ran
-        self.matches = 0  # of them, how many match the glob
-        self.broken = False
+        self.matches = 0  # number of these modules that match the glob
+        self.broken = False  # whether an error of the probe has ended the observation
 
     def run(self, original: Callable, args: tuple, kwargs: dict) -> Any:
-        """Calls the model's original method under observation, and returns its output."""
+        """Calls the original method of the model, observes it, and returns its output."""
         handles = []
         try:
             for module in self.modules:
@@ -102,7 +104,7 @@ class ForwardPass(TorchFunctionMode):
                 handle.remove()
 
     def _safely(self, action: Callable, *arguments: Any) -> Any:
-        """Runs a part of the probe; an error ends the observation of this pass, not the model."""
+        """Runs a part of the probe. An error ends the observation of this pass; the model continues."""
         if self.broken:
             return None
         try:
@@ -114,10 +116,10 @@ class ForwardPass(TorchFunctionMode):
             return None
 
     def check(self, name: str) -> None:
-        """Raises an error if nothing was observed, although a metric needs attention, or the glob matches nothing.
+        """Checks that the pass contained what the metrics need.
 
         Raises:
-            NoAttention: the pass contained no attention.
+            NoAttention: no attention ran, although a metric needs it or nothing else was observed (no similar modules, no outputs).
             ValueError: no module with attention matches the glob.
         """
         if self.broken:
@@ -143,42 +145,44 @@ class ForwardPass(TorchFunctionMode):
         op = operation(func)
         inputs = list(tensors_in(args, kwargs))
         in_place = op.in_place or kwargs.get("inplace") is True or "out" in kwargs
-        kept = self._copy_of_stream(op.name, args, inputs) if in_place and op.name == "add" else None
+        # After an in-place operation the nodes and the values of its arguments are lost, so both are recorded before it runs.
+        old_stream = self._copy_of_stream(inputs) if in_place and op.name == "add" else None
         nodes = [self.flow.node(x) for x in inputs]
         output = func(*args, **kwargs)
         if isinstance(output, Tensor | tuple | list) or op.name == "setitem":
             try:
-                self._record(op, in_place, func, args, kwargs, nodes, inputs, output, kept)
+                self._record(op, in_place, func, args, kwargs, nodes, inputs, output, old_stream)
             except Exception as error:
                 self.broken = True
                 self.on_fault(error)
         return output
 
-    def _copy_of_stream(self, name: str, args: tuple, inputs: list[Tensor]) -> Tensor | None:
-        """A copy of x before ``x += f``, if that may add an attention to the stream."""
+    def _copy_of_stream(self, inputs: list[Tensor]) -> Tensor | None:
+        """Copies x before ``x += f``; None if the addition cannot be a residual addition."""
         if not self.features or len(inputs) != 2 or not self.streams.overwrites_stream([self.flow.node(x) for x in inputs]):
             return None
         with aside():
             return inputs[0].detach().clone()
 
-    def _record(self, op, in_place, func, args, kwargs, nodes, inputs, output, kept) -> None:
+    def _record(self, op, in_place, func, args, kwargs, nodes, inputs, output, old_stream) -> None:
+        """Records one operation: its outputs in the flow, attention, residual additions, and the inputs of projections."""
         self.flow.record(op, func, args, kwargs, nodes, inputs, output, in_place=in_place)
         name = op.name
         if func in CALLS:
             out = first_tensor((output,), {})
             assert out is not None
             with aside():
-                self._called(func, args, kwargs, out)
+                self._record_call(func, args, kwargs, out)
         elif name in FOLLOWED and self.softmaxes.concerns(name, inputs):
             if name == "add" and any(x in self.softmaxes.scores for x in inputs):
-                name = ""  # a mask is added to scores, not a branch to the stream
+                name = ""  # a mask or a bias is added to scores: not a residual addition
             with aside():
                 call = self.softmaxes.record(func, args, kwargs, output)
                 if call is not None:
-                    self._recognised(call, output)
+                    self._record_explicit(call, output)
         if name == "add" and self.features and self.streams.all:
             with aside():
-                self.streams.added(inputs[0] if in_place else output, inputs, nodes, kept)
+                self.streams.added(inputs[0] if in_place else output, inputs, nodes, old_stream)
         if self.flow.with_steps and self.stack and isinstance(output, Tensor):
             node = self.flow.known(output)
             step = None if node is None else self.flow.steps.get(node)
@@ -186,75 +190,91 @@ class ForwardPass(TorchFunctionMode):
                 self._keep_input(node)
 
     def _keep_input(self, node: int) -> None:
-        """Keeps the input of a projection while the module that called it runs, which may turn out to attend."""
-        kept = self.stack[-1].projections
-        kept.append(node)
-        if len(kept) > MAX_INPUTS:
-            self.flow.steps[kept.pop(0)].tokens = None
+        """Stores the input of a projection while its module runs, since the projection may turn out to yield queries or keys."""
+        stored = self.stack[-1].projections
+        stored.append(node)
+        if len(stored) > MAX_INPUTS:
+            self.flow.steps[stored.pop(0)].tokens = None
 
     # attention
 
-    def _called(self, func: Callable, args: tuple, kwargs: dict, output: Tensor) -> None:
+    def _record_call(self, func: Callable, args: tuple, kwargs: dict, output: Tensor) -> None:
+        """Records a call of one of torch's attention functions."""
         frame = self.stack[-1]
         if isinstance(frame.module, nn.MultiheadAttention):
-            ends = NOWHERE  # its matrices are known, and the probe repeats the projections itself
+            operands = NOWHERE  # the matrices are attributes of the module, so they need not be searched for
             shape = None
         else:
             query, key = operands_of(args, kwargs)
-            ends = self._ends(query, key)
+            operands = self._operands(query, key)
             shape = query.shape[-2], key.shape[-2]
         call = CALLS[func](*args, **kwargs) if self.attention else None
-        self._attended(call, ends, output, shape or (0, 0))
+        self._record_attention(call, operands, output, shape or (0, 0))
 
-    def _ends(self, query: Tensor, key: Tensor) -> tuple[Operand, Operand]:
+    def _operands(self, query: Tensor, key: Tensor) -> tuple[Operand, Operand]:
+        """Returns queries and keys ``[..., heads, tokens, head_dim]`` as operands; with fewer heads, each key head is repeated."""
         groups = query.shape[-3] // max(key.shape[-3], 1) if min(query.ndim, key.ndim) > 3 else 1
         return Operand(self.flow.known(query)), Operand(self.flow.known(key), repeats=max(groups, 1))
 
-    def _recognised(self, call: ExplicitCall, output: Tensor) -> None:
-        self._attended(call, call.operands, output, (call.softmax.shape[-2], call.softmax.shape[-1]))
+    def _record_explicit(self, call: ExplicitCall, output: Tensor) -> None:
+        """Records a written-out attention."""
+        self._record_attention(call, call.operands, output, (call.softmax.shape[-2], call.softmax.shape[-1]))
 
     def _around_registry(self, function: Callable, record: Callable[[], RegistryCall], args: tuple, kwargs: dict) -> Any:
-        """A function of transformers' registry: reported only if no attention is recognised inside it."""
+        """Calls a function of transformers' registry, and records the call unless its operations were recognised as attention."""
         before = len(self.streams.all)
         output = function(*args, **kwargs)
         if len(self.streams.all) == before:
-            self._safely(self._from_registry, record, args, kwargs, output)
+            self._safely(self._record_registry, record, args, kwargs, output)
         return output
 
-    def _from_registry(self, record: Callable[[], RegistryCall], args: tuple, kwargs: dict, output: Any) -> None:
+    def _record_registry(self, record: Callable[[], RegistryCall], args: tuple, kwargs: dict, output: Any) -> None:
+        """Records a call of a function of transformers' registry."""
         values = list(tensors_in(args, kwargs))
         if len(values) < 2 or (out := first_tensor((output,), {})) is None:
             return
-        if self.flow.known(out) is None:  # a compiled kernel
+        if self.flow.known(out) is None:  # the operations of a compiled kernel are not visible
             self.flow.add(out, tuple(dict.fromkeys(node for x in values if (node := self.flow.node(x)) >= 0)))
         query, key = values[:2]
-        self._attended(record() if self.attention else None, self._ends(query, key), out, (query.shape[-2], key.shape[-2]))
+        self._record_attention(record() if self.attention else None, self._operands(query, key), out, (query.shape[-2], key.shape[-2]))
 
-    def _attended(self, call: Call | None, ends: tuple[Operand, Operand], output: Tensor, shape: tuple[int, int]) -> None:
+    def _record_attention(self, call: Call | None, operands: tuple[Operand, Operand], output: Tensor, shape: tuple[int, int]) -> None:
+        """Adds an attention to the innermost module and its block.
+
+        Args:
+            call: the attention; None if no metric needs it.
+            operands: nodes of queries and keys.
+            output: output of the attention.
+            shape: numbers of queries and keys.
+        """
         frame = self.stack[-1]
         block = frame.block = self.layers.attended(frame, self.stack)
         node = self.flow.known(output)
         around = self.streams.attended(self.flow.add(output, ()) if node is None else node)
         self.layers.add(block, around)
         projection = None
-        # A module that declares W, and whose call has batch and heads in front, needs no search.
-        declared = isinstance(call, AttentionCall) and callable(getattr(frame.module, "bilinear", None))
-        if call is not None and not declared:
-            found = self.projections.find(*ends)
-            projection = None if isinstance(found, str) else found
+        # If the module declares W and the leading axes are batch and heads, the projections need not be searched for.
+        declares = isinstance(call, AttentionCall) and callable(getattr(frame.module, "bilinear", None))
+        if call is not None and not declares:
+            result = self.projections.find(*operands)
+            projection = None if isinstance(result, str) else result  # a string is the reason why there is none
             if projection is not None:
                 call = arranged(call, projection.arrangement)
                 frame.time_first |= projection.arrangement.time_first
             if isinstance(call, ExplicitCall) and (projection is None or call.softmax.ndim != 4):
                 call = call.heads_of(self._batch(call.softmax.shape[-2]))
-        key = None if ends[1].node is None else self.flow.root[ends[1].node]
+        key = None if operands[1].node is None else self.flow.root[operands[1].node]
         frame.attentions.append(Attention(call, projection, key, *shape))
         if isinstance(frame.module, nn.MultiheadAttention) and not frame.module.batch_first:
             frame.time_first = True
         block.time_first |= frame.time_first
 
     def _batch(self, seq: int) -> int:
-        """Number of sequences of ``seq`` tokens in the input of the innermost module; notes whether it is [seq, batch, dim]."""
+        """Returns the number of sequences in the input of the innermost module, and sets ``time_first`` if it is [seq, batch, dim].
+
+        Args:
+            seq: number of tokens of a sequence.
+        """
         frame = self.stack[-1]
         shape = (1,) if frame.tokens is None else frame.tokens.shape
         if len(shape) == 3 and shape[1] != seq and shape[0] == seq:
@@ -268,7 +288,7 @@ class ForwardPass(TorchFunctionMode):
         tokens = first_tensor(args, kwargs)
         name = self.modules[module]
         if tokens is not None:
-            # Models often change the stream in place, x += ...: a member of a list keeps a copy of its input.
+            # Models often change the stream in place, x += ..., so the input of each member of a list is copied.
             with torch.no_grad(), torch._C.DisableTorchFunction():
                 tokens = tokens.detach().clone() if self.features and name in self.members else tokens.detach()
         self.stack.append(Frame(name, module, tokens))
@@ -278,14 +298,15 @@ class ForwardPass(TorchFunctionMode):
         frame = self.stack.pop()
         if not self.broken:
             try:
-                self._left(frame, args, kwargs, output)
+                self._finish_module(frame, args, kwargs, output)
             except Exception as error:
                 self.broken = True
                 self.on_fault(error)
 
-    def _left(self, frame: Frame, args: tuple, kwargs: dict, output: Any) -> None:
+    def _finish_module(self, frame: Frame, args: tuple, kwargs: dict, output: Any) -> None:
+        """Emits the attention of a module that has ended, records its output, and frees the inputs of its projections."""
         first = first_tensor((output,), {})
-        if first is not None and self.flow.known(first) is None:  # an operation that torch does not show
+        if first is not None and self.flow.known(first) is None:  # computed by an operation that the mode does not see
             self.flow.add(first, tuple(dict.fromkeys(node for x in tensors_in(args, kwargs) if (node := self.flow.node(x)) >= 0)))
         if frame.attentions:
             with aside():
@@ -293,16 +314,16 @@ class ForwardPass(TorchFunctionMode):
         if self.features and first is not None:
             self.layers.left(frame, first)
         if frame.projections and self.stack:
-            # A wrapper of a linear layer hands its input on to the module that called it.
-            ends = {self._end_of(node) for x in tensors_in(output) if (node := self.flow.known(x)) is not None}
+            # If the module returns a projection (as a wrapper of a linear layer does), the module that called it may need the input.
+            returned = {self._projection_of(node) for x in tensors_in(output) if (node := self.flow.known(x)) is not None}
             for node in frame.projections:
-                if node in ends:
+                if node in returned:
                     self.stack[-1].projections.append(node)
                 else:
                     self.flow.steps[node].tokens = None
 
-    def _end_of(self, node: int) -> int:
-        """The projection from which a node was moved."""
+    def _projection_of(self, node: int) -> int:
+        """Follows the steps of a node backwards to the node of its projection, or as far as steps are known."""
         steps = self.flow.steps
         while node in steps and steps[node].weight is None:
             node = steps[node].parent
@@ -311,9 +332,11 @@ class ForwardPass(TorchFunctionMode):
     # emission
 
     def _matching(self, *names: str) -> bool:
+        """Whether one of the names matches the glob."""
         return any(fnmatchcase(name, self.glob) for name in names)
 
     def _emit_attention(self, frame: Frame, output: Tensor | None) -> None:
+        """Emits the attention of a module, and counts the heads of its block."""
         block = frame.block
         assert block is not None
         self.attending.append(frame.name)
@@ -332,23 +355,25 @@ class ForwardPass(TorchFunctionMode):
                 self.emitter.attention(call, attentions[0].projection, declared, tokens, output, **place)
 
     def _end(self, inputs: Tensor | None, output: Any) -> None:
-        """Emits what waited for the end of the pass."""
+        """Emits the features that are still pending, then the outputs of the network."""
         self.layers.end()
         if self.outputs:
-            logits = getattr(output, "logits", None)
-            logits = logits if isinstance(logits, Tensor) else first_tensor((output,), {})
+            logits = logits_of(output)
             if logits is not None and logits.ndim:
                 self.emitter.outputs(inputs, logits, self.layers.count, self.model)
 
 
 def _needs_hooks(module: nn.Module) -> bool:
-    """Whether a module may attend or contain what does: not a compiled script, and not one of torch's own layers without parts."""
-    own = type(module).__module__.split(".")[:2] != ["torch", "nn"]
-    return not isinstance(module, torch.jit.ScriptModule) and (own or len(module._modules) > 0)
+    """Whether a module needs hooks. A layer of torch.nn without submodules contains no attention, and a compiled script is not observed."""
+    is_custom = type(module).__module__.split(".")[:2] != ["torch", "nn"]
+    return not isinstance(module, torch.jit.ScriptModule) and (is_custom or len(module._modules) > 0)
 
 
 def _pieces(attentions: list[Attention]) -> list[list[Attention]]:
-    """Groups the attentions of a module whose queries are pieces of one sequence: the same keys, and not more queries than keys in all."""
+    """Groups the attentions of a module whose queries are consecutive pieces of one sequence.
+
+    Attentions belong together if they have the same keys, and together at most as many queries as keys.
+    """
     groups: list[list[Attention]] = []
     for attention in attentions:
         last = groups[-1] if groups else []

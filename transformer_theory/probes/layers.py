@@ -1,7 +1,8 @@
-"""The layers of a forward pass: which block an attention belongs to, and the features of each block, emitted in order.
+"""Assigns each attention of a forward pass to a block, and emits the features of the blocks in order.
 
-The features of a block are the residual stream before and after its first attention, and its output. They are emitted when its module
-returns the stream; if no module does, when the next attention has been added to the stream, or at the end of the pass.
+The features of a block are its output and the residual stream before and after its first attention. They are emitted when the module of
+the block returns the stream. If no module returns it, they are emitted when the attention of the block after the next one runs, or at the
+end of the pass.
 """
 
 from collections.abc import Callable
@@ -19,37 +20,58 @@ from .streams import Around, Streams
 
 @dataclass(eq=False)
 class Attention:
-    """One attention while its module runs."""
+    """One attention of a module that is running.
+
+    Attributes:
+        call: the attention; None if no metric needs it.
+        projection: projections of tokens to queries and keys; None if unknown.
+        key: root of the node of the keys in :class:`.Flow`; None if unknown.
+        queries, keys: numbers of queries and keys.
+    """
 
     call: Call | None
     projection: Projection | None
-    key: int | None  # root of the node of the keys
+    key: int | None
     queries: int
     keys: int
 
 
 @dataclass(eq=False)
 class Frame:
-    """A module while it runs."""
+    """A module that is running.
+
+    Attributes:
+        tokens: first tensor among its arguments.
+        attentions: attentions that have run in it, excluding its submodules.
+        block: the block to which these attentions belong.
+        time_first: whether its input is ``[seq, batch, dim]``.
+        projections: nodes of projections whose inputs are stored.
+    """
 
     name: str
     module: nn.Module
     tokens: Tensor | None
     attentions: list[Attention] = field(default_factory=list)
-    block: "Block | None" = None  # the block in which it attends
-    time_first: bool = False  # streams are [seq, batch, dim]
-    projections: list[int] = field(default_factory=list)  # nodes of projections whose inputs are kept
+    block: "Block | None" = None
+    time_first: bool = False
+    projections: list[int] = field(default_factory=list)
 
 
 @dataclass(eq=False)
 class Block:
-    """A block in which attention ran.
+    """A block in which attention has run.
 
     Attributes:
-        frame: of its module; None if the network calls the members of a list that itself never runs.
-        attending: frames in which it attended, by name.
-        streams: around each of its attentions.
-        output, child: what its module returned, and what the member of its list that ran last returned: node and copy.
+        layer: number of the block.
+        frame: frame of its module; None if the block is a list that does not run itself, because the network calls its members.
+        heads: number of heads of its attentions so far.
+        time_first: whether the stream is ``[seq, batch, dim]``.
+        attending: frames of its modules that compute attention, by name.
+        streams: residual stream around each of its attentions.
+        tokens: input of its module.
+        output: node and copy of the tensor that its module returned.
+        child: node and copy of the tensor that the last member of the list returned, if the block is a list.
+        emitted: whether its features have been emitted.
     """
 
     name: str
@@ -69,12 +91,19 @@ class Layers:
     """The blocks of one forward pass.
 
     Args:
-        flow, streams: of the pass.
-        blocks: names and numbers.
-        emitter: passes the features on.
-        matching: whether a name is one of those asked for.
+        flow, streams: flow of tensors and residual streams of the pass.
+        blocks: names and numbers of the blocks.
+        emitter: emitter of the features.
+        matching: function that tells whether the name of a block matches the glob.
         features: whether a metric needs features.
-        attention: whether a metric needs attention; if none does, similar modules stand for the blocks of a network without attention.
+        attention: whether a metric needs attention. False: in a network without attention, similar modules are its blocks.
+
+    Attributes:
+        pending: blocks whose features have not been emitted, in order.
+        last: the block of the last attention.
+        without_stream: number and name of each block whose residual stream was not found.
+        similar: names of the similar modules; empty once attention has run.
+        unattended: input and output of each similar module; empty once attention has run.
     """
 
     def __init__(
@@ -90,11 +119,11 @@ class Layers:
     ):
         self.flow, self.streams, self.blocks, self.emitter = flow, streams, blocks, emitter
         self.matching, self.features = matching, features
-        self.pending: list[Block] = []  # in order, without those whose features were emitted
+        self.pending: list[Block] = []
         self.last: Block | None = None
-        self.without_stream: list[tuple[int, str]] = []  # blocks whose residual stream was not found
+        self.without_stream: list[tuple[int, str]] = []
         self.similar = set(blocks.longest_list()) if features and not attention else set()
-        self.unattended: dict[str, tuple[Tensor, Tensor]] = {}  # input and output of similar modules, until an attention is met
+        self.unattended: dict[str, tuple[Tensor, Tensor]] = {}
 
     @property
     def count(self) -> int:
@@ -102,14 +131,20 @@ class Layers:
         return self.blocks.count or len(self.unattended)
 
     def attended(self, frame: Frame, stack: list[Frame]) -> Block:
-        """The block in which a module attends: the current one, or a new one that begins."""
+        """Returns the block of a module that computes attention: the last block, or a new one.
+
+        Args:
+            frame: the module.
+            stack: all running modules, outermost first.
+        """
         self.unattended, self.similar = {}, set()
         name = self.blocks.name_of(frame.name)
         running = next((one for one in stack if one.name == name), None)
         last = self.last
-        # In a list that does not run itself, a module that runs a second time begins the next round (shared weights).
-        same = last is not None and last.name == name and last.frame is running
-        if last is not None and same and (running is not None or last.attending.get(frame.name, frame) is frame):
+        # If the block runs as a module, one run is one block. If it is a list that does not run itself, a module that runs a second time
+        # begins a new block: the network runs through the list again (shared weights).
+        is_last = last is not None and last.name == name and last.frame is running
+        if last is not None and is_last and (running is not None or last.attending.get(frame.name, frame) is frame):
             last.attending[frame.name] = frame
             return last
         block = Block(name, self.blocks.number(name), running, attending={frame.name: frame})
@@ -119,13 +154,14 @@ class Layers:
         return block
 
     def add(self, block: Block, around: Around) -> None:
-        """An attention of a block."""
+        """Adds an attention to a block."""
         block.streams.append(around)
-        while len(self.pending) > 2 and self.features:  # the last but one ends where the last attention was added to the stream
+        # The output of a block may be known only when the attention of the next block has been added to the stream, so two blocks wait.
+        while len(self.pending) > 2 and self.features:
             self._emit_first()
 
     def left(self, frame: Frame, first: Tensor) -> None:
-        """Keeps what a module of a block returned, and emits the features of a block that returned the stream."""
+        """Stores the output of a module that has ended, and emits the features of a block whose module returned the stream."""
         node = self.flow.known(first)
         assert node is not None
         parent = frame.name.rpartition(".")[0]
@@ -151,7 +187,7 @@ class Layers:
                 self.unattended[frame.name] = frame.tokens, first.detach().clone()
 
     def end(self) -> None:
-        """Emits what waited for the end of the pass."""
+        """Emits the features of all pending blocks, or of the similar modules of a network without attention."""
         while self.pending and self.features:
             self._emit_first()
         for number, (name, (before, after)) in enumerate(self.unattended.items()):
@@ -160,36 +196,43 @@ class Layers:
                 self.emitter.features(tokens, None, output, name=name, layer=number, module=self.blocks.by_name[name])
 
     def _emit_first(self) -> None:
-        """Emits the features of the first block that waits."""
+        """Emits the features of the first pending block."""
         block, *others = self.pending
-        following = others[0] if others else None
+        next_block = others[0] if others else None
         self.pending, block.emitted = others, True
-        found = [around for around in block.streams if around.before is not None]
-        tokens = found[0].before if found else block.tokens
-        after = found[0].after if found else None
-        output = self._output_of(block, found[-1], following) if found else None if block.output is None else block.output[1]
+        streams = [around for around in block.streams if around.before is not None]
+        tokens = streams[0].before if streams else block.tokens
+        after = streams[0].after if streams else None
+        output = self._output_of(block, streams[-1], next_block) if streams else None if block.output is None else block.output[1]
         for around in block.streams:
             self.streams.settle(around)
         if not self.matching(block.name):
             return
-        if not found:
+        if not streams:
             self.without_stream.append((block.layer, block.name))
         before, output, after = (as_stream(x, time_first=block.time_first) for x in (tokens, output, after))
         if before is not None and output is not None:
             module = self.blocks.by_name[block.name]
             self.emitter.features(before, after, output, name=block.name, layer=block.layer, module=module)
 
-    def _output_of(self, block: Block, last: Around, following: Block | None) -> Tensor | None:
-        """The output of a block: the first of these that was computed from Z+ and has its shape."""
+    def _output_of(self, block: Block, last: Around, next_block: Block | None) -> Tensor | None:
+        """Returns the output of a block: the first candidate that was computed from Z+ and has its shape.
+
+        Args:
+            block: the block.
+            last: residual stream around the last attention of the block; Z+ is the stream after it.
+            next_block: the block that runs next; None for the last block.
+        """
         assert last.before is not None
-        begins = following.streams[0] if following is not None else None
-        choices = (block.output, None if begins is None or begins.before is None else (begins.before_node, begins.before))
-        for choice in choices:
-            if choice is not None and choice[1].shape == last.before.shape and self.flow.descends(choice[0], last.after_node):
-                return choice[1]
+        # Candidates: the tensor that the module returned, then the stream before the first attention of the next block.
+        next_stream = next_block.streams[0] if next_block is not None else None
+        before_next = None if next_stream is None or next_stream.before is None else (next_stream.before_node, next_stream.before)
+        for candidate in (block.output, before_next):
+            if candidate is not None and candidate[1].shape == last.before.shape and self.flow.descends(candidate[0], last.after_node):
+                return candidate[1]
         if (end := self.streams.end_of(last)) is not None:  # Z+ + f(Z+)
             return end
-        child = block.child  # an MLP without a skip, as in the last layer of a CRATE
+        child = block.child  # an MLP without a skip connection, as in the last layer of a CRATE
         if child is not None and child[1].shape == last.before.shape and self.flow.descends(child[0], last.after_node):
             return child[1]
-        return last.after  # layers of attention alone
+        return last.after  # a layer without an MLP

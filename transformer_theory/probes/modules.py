@@ -1,9 +1,9 @@
-"""Modules of a network: their names without wrappers, and the blocks (layers) among them.
+"""Names of the modules of a network, without wrappers, and the blocks (layers) among the modules.
 
-A block is found by name, so it need not run: a layer may be a plain list ``ModuleList([attention, mlp])`` whose members the network calls.
-Of the lists on the dotted name of an attention module, its block is the member of the innermost list *all* of whose members hold a module
-of that attention's type: ``encoder.layer.3`` for ``encoder.layer.3.attention.self``, ``layers.0.blocks.1`` of a Swin, ``block.0`` of a T5
-(its inner list ``layer`` also holds an MLP without attention).
+Blocks are identified by name, because a block need not be a module that runs: it may be a plain list ``ModuleList([attention, mlp])`` whose
+members the network calls. An attention module usually lies inside several nested lists. Its block is the member of the innermost list in
+which *every* member contains a module of the same type: ``encoder.layer.3`` for ``encoder.layer.3.attention.self``, ``layers.0.blocks.1``
+in a Swin, and ``block.0`` in a T5, whose inner list ``layer`` also has an MLP without attention.
 """
 
 from collections.abc import Iterator
@@ -13,159 +13,177 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-INSIDE = ("_orig_mod", "_forward_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")  # compile, Fabric, FSDP, checkpoints
+# Attributes in which wrappers hold the original module: torch.compile, Lightning Fabric, FSDP, activation checkpointing.
+INSIDE = ("_orig_mod", "_forward_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 PARALLEL = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}
 LISTS = (nn.ModuleList, nn.Sequential)
 
 
 @dataclass
-class _Row:
-    """A list of blocks while the network runs through it.
+class _Round:
+    """One run of the network through a list of blocks.
 
     Attributes:
-        members: names of the members that should attend, in order.
+        members: names of the members that should contain attention, in order.
         base: layer number of the first member.
-        seen: layer numbers of the members in which attention was seen, by name.
+        layers: layer numbers of the members in which attention has run, by name.
     """
 
     members: list[str]
     base: int
-    seen: dict[str, int] = field(default_factory=dict)
+    layers: dict[str, int] = field(default_factory=dict)
 
 
 class Blocks:
-    """Blocks of a network by the names of its modules, numbered as the network runs through them.
+    """Names and layer numbers of the blocks of a network. Blocks are numbered while the network runs.
 
-    The number of a block counts its list from the first member on, also the members in which no attention was seen; a second list, or a
-    second run through the same one (shared weights), counts on.
+    Members of a list are numbered from its first member, including members in which no attention was recognised. Numbers continue with the
+    next list, or with the next run through the same list (shared weights).
 
     Args:
         modules: names by module, without wrappers.
+
+    Attributes:
+        count: number of layers so far.
     """
 
     def __init__(self, modules: dict[nn.Module, str]):
         self.by_name = {name: module for module, name in modules.items()}
-        self.count = 0  # of layers so far
+        self.count = 0
         self._names: dict[str, str] = {}  # attention module -> block
-        self._rows: dict[str, _Row] = {}
+        self._rounds: dict[str, _Round] = {}  # list -> its current round
         self._unseen: list[tuple[int, str, str]] = []
 
     def name_of(self, name: str) -> str:
-        """The name of the block in which the module ``name`` attends; the module itself if no list holds it."""
+        """Returns the name of the block of the attention module ``name``; the module itself if no list contains it."""
         if name not in self._names:
-            self._names[name] = self._chosen(name, type(self.by_name[name]))
+            self._names[name] = self._block_of(name, type(self.by_name[name]))
         return self._names[name]
 
-    def _chosen(self, name: str, kind: type) -> str:
-        levels: list[tuple[str, int, bool]] = []  # member, how many members of its list hold this kind, whether all do
+    def _block_of(self, name: str, kind: type) -> str:
+        """Finds the block of an attention module of type ``kind``."""
+        # One level per list that contains the module, outermost first: the member of the list that contains the module, the number of
+        # members that contain a module of this type, and whether every member does.
+        levels: list[tuple[str, int, bool]] = []
         parts = name.split(".") if name else []
         for i in range(1, len(parts) + 1):
-            holders = [self._holds(member, kind) for member in self._members(".".join(parts[: i - 1]))]
-            if holders:
-                levels.append((".".join(parts[:i]), sum(holders), all(holders)))
+            contain_kind = [self._contains(member, kind) for member in self._members(".".join(parts[: i - 1]))]
+            if contain_kind:
+                levels.append((".".join(parts[:i]), sum(contain_kind), all(contain_kind)))
         if not levels:
             return name
-        if whole := [member for member, count, complete in levels if complete and count > 1]:
-            return whole[-1]
-        # Lists in which only some members attend (every second one, say), then lists of one member.
+        if complete_levels := [member for member, count, complete in levels if complete and count > 1]:
+            return complete_levels[-1]
+        # No list is complete: use the list with the most such members (every second member may be an MLP). If no list has two, prefer the
+        # outermost list of a single member.
         member, count, _ = max(levels, key=lambda level: level[1])
         return member if count > 1 else next((level[0] for level in levels if level[2]), levels[0][0])
 
     def number(self, block: str) -> int:
-        """The number of a block that begins to run."""
+        """Returns the layer number of a block whose first attention runs."""
         parent = block.rpartition(".")[0]
-        row = self._rows.get(parent)
-        if row is None or block in row.seen:
+        current = self._rounds.get(parent)
+        if current is None or block in current.layers:  # a block that runs again begins a new round
             self._close(parent)
-            row = self._rows[parent] = _Row(self._siblings(parent, block), self.count)
-        last = max(row.seen.values(), default=row.base - 1)
-        number = row.base + row.members.index(block) if block in row.members else last + 1
-        row.seen[block] = max(number, last + 1)  # members may run in another order than they are listed
-        self.count = max(self.count, row.seen[block] + 1)
-        return row.seen[block]
+            current = self._rounds[parent] = _Round(self._siblings(parent, block), self.count)
+        last = max(current.layers.values(), default=current.base - 1)
+        number = current.base + current.members.index(block) if block in current.members else last + 1
+        current.layers[block] = max(number, last + 1)  # the order of execution may differ from the order of the list
+        self.count = max(self.count, current.layers[block] + 1)
+        return current.layers[block]
 
     def unseen(self, ran: set[str]) -> list[tuple[int, str, str]]:
-        """Blocks in which no attention was seen though others of their list attend: number, name, and the name of one that attends.
+        """Lists the blocks in which no attention was recognised although it was in other members of the same list.
 
         Args:
             ran: names of the modules that ran.
+        Returns:
+            For each such block that ran: its layer number, its name, and the name of a member with attention.
         """
-        for parent in list(self._rows):
+        for parent in list(self._rounds):
             self._close(parent)
         return [entry for entry in self._unseen if entry[1] in ran or any(name.startswith(f"{entry[1]}.") for name in ran)]
 
     def _close(self, parent: str) -> None:
-        row = self._rows.pop(parent, None)
-        if row is not None:
-            first = next(iter(row.seen))
-            self._unseen += [(row.base + i, name, first) for i, name in enumerate(row.members) if name not in row.seen]
-            self.count = max(self.count, row.base + len(row.members))
+        """Ends the current round of a list, and stores its members without recognised attention."""
+        last_round = self._rounds.pop(parent, None)
+        if last_round is not None:
+            base, members, layers = last_round.base, last_round.members, last_round.layers
+            first = next(iter(layers))
+            self._unseen += [(base + i, name, first) for i, name in enumerate(members) if name not in layers]
+            self.count = max(self.count, base + len(members))
 
     def _siblings(self, parent: str, block: str) -> list[str]:
-        """The members of a list that should attend if ``block`` does: those of its type, and those that hold what attends in it."""
-        kinds = {type(self.by_name[name]) for name, chosen in self._names.items() if chosen == block != name}
-        own = type(self.by_name[block])
-        alike = []
+        """Lists the members of a list that should contain attention if ``block`` does.
+
+        These are the members of the same type as the block, and the members that contain a module of the type of its attention modules.
+        """
+        attention_types = {type(self.by_name[name]) for name, owner in self._names.items() if owner == block != name}
+        block_type = type(self.by_name[block])
+        siblings = []
         for member in self._members(parent, named=True):
-            same = type(original_of(self.by_name[member])) is own and own not in LISTS
-            if member == block or same or any(self._holds(self.by_name[member], kind) for kind in kinds):
-                alike.append(member)
-        return alike
+            same_type = type(original_of(self.by_name[member])) is block_type and block_type not in LISTS
+            if member == block or same_type or any(self._contains(self.by_name[member], kind) for kind in attention_types):
+                siblings.append(member)
+        return siblings
 
     def _members(self, name: str, *, named: bool = False) -> list[Any]:
-        """Members of a list that have submodules, as modules or by name; none if the module is no list."""
-        box = self.by_name.get(name)
-        if not isinstance(box, LISTS):
+        """Returns the members of the list ``name`` that have submodules, as modules or as names; none if the module is not a list."""
+        container = self.by_name.get(name)
+        if not isinstance(container, LISTS):
             return []
-        members = [(key, original_of(member)) for key, member in box.named_children() if len(original_of(member)._modules)]
+        members = [(key, original_of(member)) for key, member in container.named_children() if len(original_of(member)._modules)]
         return [f"{name}.{key}" if name else key for key, _ in members] if named else [member for _, member in members]
 
     @staticmethod
-    def _holds(member: nn.Module, kind: type) -> bool:
-        return any(isinstance(inside, kind) for inside in member.modules())
+    def _contains(member: nn.Module, kind: type) -> bool:
+        """Whether a module or one of its submodules has this type."""
+        return any(isinstance(module, kind) for module in member.modules())
 
     def longest_list(self) -> list[str]:
-        """Names of the members of the longest list of similar modules: the blocks of a network without attention."""
-        best: list[str] = []
+        """Returns the names of the members of the longest list of similar modules, which are the blocks of a network without attention."""
+        longest: list[str] = []
         for name in self.by_name:
             members = self._members(name, named=True)
             kinds = [type(self.by_name[member]) for member in members]
-            most = max(kinds, key=kinds.count, default=None)
-            alike = [member for member, kind in zip(members, kinds) if kind is most]
-            if len(alike) > max(len(best), 1):
-                best = alike
-        return best
+            most_frequent = max(kinds, key=kinds.count, default=None)
+            similar = [member for member, kind in zip(members, kinds) if kind is most_frequent]
+            if len(similar) > max(len(longest), 1):
+                longest = similar
+        return longest
 
 
 def named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Names and modules without the wrappers of ``torch.compile`` and of parallel training; the model itself comes first."""
+    """Yields names and modules without the wrappers of ``torch.compile`` and of parallel training, the model itself first."""
     yield "", model
-    shown, wrappers = {}, set()  # qualified name -> name without wrappers
+    short_names, wrappers = {}, set()  # qualified name -> name without wrappers; qualified names of wrappers
     for name, module in model.named_modules():
         parent, _, last = name.rpartition(".")
-        shown[name] = shown.get(parent, "") if parent in wrappers or not name else ".".join(filter(None, (shown.get(parent, ""), last)))
+        prefix = short_names.get(parent, "")
+        # The module inside a wrapper takes the wrapper's name: the last part of its own name is dropped.
+        short_names[name] = prefix if parent in wrappers or not name else ".".join(filter(None, (prefix, last)))
         if wrapped(module) is not None:
             wrappers.add(name)
         elif module is not model:
-            yield shown[name], module
+            yield short_names[name], module
 
 
 def wrapped(module: nn.Module) -> nn.Module | None:
-    """The module inside a wrapper (compile, Lightning Fabric, parallel training); None if this is no wrapper."""
+    """Returns the module inside a wrapper (compile, Lightning Fabric, parallel training); None if the module is not a wrapper."""
     if isinstance(module, DataParallel | DistributedDataParallel):
         return module.module
     return next((module._modules[name] for name in INSIDE if name in module._modules), None)
 
 
 def original_of(module: nn.Module) -> nn.Module:
-    """The module inside all wrappers."""
+    """Removes all wrappers of a module."""
     while (inside := wrapped(module)) is not None:
         module = inside
     return module
 
 
 def is_shared(module: nn.Module) -> bool:
-    """Whether several processes train the model, each on its share of the data: with DDP, FSDP, or Fabric around them."""
+    """Whether a module is wrapped in DDP or FSDP, also inside Fabric, so that each of several processes trains on its share of the data."""
     layer: nn.Module | None = module
     while layer is not None:
         if PARALLEL & {kind.__name__ for kind in type(layer).__mro__}:
@@ -175,7 +193,7 @@ def is_shared(module: nn.Module) -> bool:
 
 
 def first_tensor(args: tuple, kwargs: dict) -> Tensor | None:
-    """The first tensor among the arguments, tuples, lists and mappings included; None if there is none. Any shape ``[...]``."""
+    """Returns the first tensor among the arguments, also in nested tuples, lists and mappings; None if there is none."""
     for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor):
             return value

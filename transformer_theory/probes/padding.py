@@ -1,7 +1,8 @@
-"""Padded places of ``torch.nn.TransformerEncoder``: its fused path returns zeros there, and so must an observed pass, which takes another.
+"""Zeros at the padding of ``torch.nn.TransformerEncoder``, so that an observed pass returns the same outputs as its fused kernel.
 
-In evaluation mode the encoder packs padded sequences into nested tensors, unless something forbids it, and unpacks them before its last
-norm. The path that a probe can observe keeps a number at padded places. The conditions here are those of torch's own ``forward``.
+In evaluation mode and under further conditions, the encoder packs padded sequences into nested tensors and unpacks them before its last
+norm, which sets the padding to zero. A probe disables this path (:func:`.eager`); the outputs at the padding would then not be zero. The
+conditions below are copied from torch's ``TransformerEncoder.forward``.
 """
 
 import contextlib
@@ -18,17 +19,18 @@ ENCODER = inspect.signature(nn.TransformerEncoder.forward)
 
 @contextlib.contextmanager
 def zeros_at_padding(modules: Iterable[nn.Module], args: tuple, kwargs: dict) -> Iterator[None]:
-    """Sets padded places to zero after the last layer of every encoder that would have taken the fused path without a probe.
+    """Sets the padding to zero after the last layer of each encoder that would use nested tensors without a probe.
 
     Args:
-        modules: of the network; the first one runs already, so that a hook on it comes too late.
-        args, kwargs: with which it runs.
+        modules: modules of the network, the network itself first.
+        args, kwargs: arguments of the network.
     """
     fused = torch.backends.mha.get_fastpath_enabled()
     handles = []
     for number, encoder in enumerate(modules):
         if isinstance(encoder, nn.TransformerEncoder) and fused and len(encoder.layers):
-            handles += _watch(encoder, None if number else _padding(encoder, args, kwargs))
+            # The network is already running, so a hook on its start comes too late: its mask is computed here.
+            handles += _register(encoder, None if number else _padding(encoder, args, kwargs))
     try:
         yield
     finally:
@@ -36,21 +38,22 @@ def zeros_at_padding(modules: Iterable[nn.Module], args: tuple, kwargs: dict) ->
             handle.remove()
 
 
-def _watch(encoder: nn.TransformerEncoder, mask: Tensor | None) -> list[Any]:
-    padding = [mask]
+def _register(encoder: nn.TransformerEncoder, mask: Tensor | None) -> list[Any]:
+    """Registers hooks that compute the padding when the encoder starts and set it to zero after its last layer."""
+    padding = [mask]  # a list, so that both hooks share the current mask
 
     def begin(module: nn.Module, args: tuple, kwargs: dict) -> None:
         padding[0] = _padding(encoder, args, kwargs)
 
-    def unpacked(module: nn.Module, args: tuple, output: Tensor) -> Tensor | None:
+    def set_zero(module: nn.Module, args: tuple, output: Tensor) -> Tensor | None:
         mask = padding[0]
         return None if mask is None else output.masked_fill(mask[..., None], 0.0)
 
-    return [encoder.register_forward_pre_hook(begin, with_kwargs=True), encoder.layers[-1].register_forward_hook(unpacked)]
+    return [encoder.register_forward_pre_hook(begin, with_kwargs=True), encoder.layers[-1].register_forward_hook(set_zero)]
 
 
 def _padding(encoder: nn.TransformerEncoder, args: tuple, kwargs: dict) -> Tensor | None:
-    """The padded places ``[batch, seq]`` if the encoder would pack its input, None otherwise."""
+    """Returns the mask of the padding, ``[batch, seq]``, if the encoder would use nested tensors; otherwise None."""
     call = ENCODER.bind(encoder, *args, **kwargs).arguments
     src, padding, first = call["src"], call.get("src_key_padding_mask"), encoder.layers[0]
     if padding is None or call.get("mask") is not None or src.dim() != 3 or first.training or torch.is_autocast_enabled():

@@ -1,7 +1,7 @@
-"""Pictures of the attention maps that a probe kept (:class:`~transformer_theory.metrics.AttentionMaps`): every head, and the rollout.
+"""Figures of the attention maps that :class:`~transformer_theory.metrics.AttentionMaps` stores: all heads of a sequence, and the rollout.
 
-On images a map is drawn as heat over the patches: the row of the class token if there is one, otherwise the mean weight of each patch.
-Images are ``[n, channels, height, width]``, those of the first sequences, whose maps were kept.
+Over an image, a map is drawn as one weight per patch: the row of the class token if there is one, otherwise the mean over queries. The
+images ``[n, channels, height, width]`` must be the inputs of the sequences whose maps are stored, in the same order.
 Source: :cite:t:`abnar2020quantifying` (rollout).
 """
 
@@ -26,15 +26,15 @@ Images = Float[Tensor, "n c h w"]
 
 @style()
 def heads(result: Result, *, sequence: int = 0, images: Images | None = None, step: int | None = None) -> "Figure":
-    """Every layer (rows) and head (columns) of one sequence, each panel on its own scale.
+    """Draws the attention maps of one sequence: one row per layer, one column per head, one colour scale per panel.
 
     Args:
-        result: of a probe with :class:`~transformer_theory.metrics.AttentionMaps`.
-        sequence: number of the sequence among those kept.
-        images: the background; if None, the maps themselves are drawn, queries down, keys across.
-        step: of the measurement, if there are several; the last if None.
+        result: result of a probe with :class:`~transformer_theory.metrics.AttentionMaps`.
+        sequence: index of the sequence among the stored ones.
+        images: background of the panels. None: the maps are drawn as matrices with a row per query and a column per key.
+        step: step of the measurement. None: the last step.
     Raises:
-        ValueError: the result holds no maps, or none of that step or sequence, or the tokens are no square grid of patches of the images.
+        ValueError: the result has no maps of this step or sequence, or the tokens do not form a square grid of patches of the images.
     """
     maps = [each[sequence] for each in _maps(result, step, sequence)]
     columns = max(len(each) for each in maps)
@@ -57,23 +57,23 @@ def heads(result: Result, *, sequence: int = 0, images: Images | None = None, st
 
 @style()
 def rollout(result: Result, images: Images, *, step: int | None = None) -> "Figure":
-    """For each sequence kept: the image, and the share of each patch in the last layer's class token (or mean token).
+    """Draws each stored image above its rollout: the share of each patch in the class token (or mean token) of the last layer.
 
     Args:
-        result: of a probe with :class:`~transformer_theory.metrics.AttentionMaps`.
-        images: of the sequences.
-        step: of the measurement, if there are several; the last if None.
+        result: result of a probe with :class:`~transformer_theory.metrics.AttentionMaps`.
+        images: inputs of the sequences.
+        step: step of the measurement. None: the last step.
     Raises:
-        ValueError: the result holds no maps, or none of that step, or the tokens are no square grid of patches of the images.
+        ValueError: the result has no maps of this step, or the tokens do not form a square grid of patches of the images.
     """
     maps = _maps(result, step, 0)
     count = min(len(maps[0]), len(images))
     figure, panels = axes(2, count, 0.6 + 1.3 * count, 3.1)
     grid = _bare(panels, 2, count)
     for i in range(count):
-        flow = attention.rollout(torch.from_numpy(np.stack([each[i].mean(0, keepdims=True) for each in maps])))
+        shares = attention.rollout(torch.from_numpy(np.stack([each[i].mean(0, keepdims=True) for each in maps])))
         grid[0, i].imshow(_ink(images[i]), cmap="gray_r")
-        _on_image(grid[1, i], _heat(flow.numpy()), images[i])
+        _on_image(grid[1, i], _heat(shares.numpy()), images[i])
     grid[0, 0].set_ylabel("image", fontsize=7.5)
     grid[1, 0].set_ylabel("rollout", fontsize=7.5)
     caption(figure, "deeper colour: larger share of the patch, each panel on its own scale")
@@ -81,15 +81,17 @@ def rollout(result: Result, images: Images, *, step: int | None = None) -> "Figu
 
 
 def _maps(result: Result, step: int | None, sequence: int) -> list[np.ndarray]:
-    """The maps of one measurement, layer by layer, ``[sequences, heads, queries, keys]``; of a block, its first attention."""
+    """Returns the maps of one measurement, ``[sequences, heads, queries, keys]`` for the first attention of each layer."""
+    # Arrays are called attention/<layer>, or attention/<layer>.<first head> for a second attention of a layer, followed by @<step> if
+    # there are several steps.
     names = [name for name in result.arrays if name.startswith("attention/") and "." not in name]
     steps = sorted({int(name.partition("@")[2] or 0) for name in names})
     if not names:
         raise ValueError("the result must hold attention maps, got none; add AttentionMaps() to the metrics of the probe")
     if step is not None and "@" in names[0] and step not in steps:
         raise ValueError(f"step must be one of the measured steps, {steps}, got {step}")
-    chosen = f"@{steps[-1] if step is None else step}"
-    maps = [result.arrays[name] for name in sorted(names) if "@" not in name or name.endswith(chosen)]
+    suffix = f"@{steps[-1] if step is None else step}"
+    maps = [result.arrays[name] for name in sorted(names) if "@" not in name or name.endswith(suffix)]
     if not -len(maps[0]) <= sequence < len(maps[0]):
         raise ValueError(
             f"sequence must be one of the {len(maps[0])} that were kept, got {sequence}; keep more with AttentionMaps(keep=...)"
@@ -98,7 +100,7 @@ def _maps(result: Result, step: int | None, sequence: int) -> list[np.ndarray]:
 
 
 def _heat(weights: np.ndarray) -> np.ndarray:
-    """Weight on each patch, ``[side, side]``, from a map ``[tokens, tokens]``."""
+    """Computes the weight on each patch, ``[side, side]``, from a map ``[tokens, tokens]``."""
     keys = weights.shape[-1]
     side = math.isqrt(keys)
     if side**2 not in (keys, keys - 1) or side < 2:
@@ -107,7 +109,7 @@ def _heat(weights: np.ndarray) -> np.ndarray:
 
 
 def _on_image(ax: "Axes", heat: np.ndarray, image: Tensor) -> None:
-    """Draws the patches tinted by heat, with the image as dark ink above them."""
+    """Draws the patches, coloured by their weights, with the image as dark ink on top."""
     import matplotlib
 
     ink = _ink(image)
@@ -121,7 +123,7 @@ def _on_image(ax: "Axes", heat: np.ndarray, image: Tensor) -> None:
 
 
 def _ink(image: Tensor) -> np.ndarray:
-    """An image ``[c, h, w]`` as ink in [0, 1]: of three channels where it is dark, of one channel where it is large (digits)."""
+    """Converts an image ``[c, h, w]`` to ink in [0, 1]. Colour images are inverted (dark pixels are ink); images of one channel are not."""
     grey = image.detach().cpu().double().mean(0).numpy()
     span = float(np.ptp(grey))
     ink = (grey - grey.min()) / span if span > 0 else np.zeros_like(grey)
@@ -129,7 +131,7 @@ def _ink(image: Tensor) -> np.ndarray:
 
 
 def _bare(panels: np.ndarray, rows: int, columns: int) -> np.ndarray:
-    """Panels without ticks, as a grid."""
+    """Removes ticks, grid lines and frames from the panels and returns them as an array ``[rows, columns]``."""
     grid = panels.reshape(rows, columns)
     for ax in panels:
         ax.set(xticks=[], yticks=[])

@@ -1,4 +1,4 @@
-"""The probe: metrics that run inside the forward passes of a model."""
+"""The probe: computes metrics during the forward passes of a model."""
 
 import contextlib
 import io
@@ -31,45 +31,44 @@ def probe(
     name: str | None = None,
     file: str | Path | None = None,
 ) -> "Probe":
-    """Computes metrics of a model while it runs; a context manager.
+    """Creates a context manager that computes metrics of a model while it runs.
 
-    Layers are the blocks of the network: members of an ``nn.ModuleList`` or ``nn.Sequential`` that contain attention, in the order of
-    execution, whether they are modules that run or plain lists of modules. A network without such lists has one layer for each module that
-    attends; one without attention has the members of its longest list of similar modules, for metrics that need no attention. A member in
-    which no attention was recognised, though others of its list attend, keeps its number and gets a row that says so.
+    Layers are the blocks of the network, numbered in the order of execution: the members of an ``nn.ModuleList`` or ``nn.Sequential`` that
+    contain attention, whether they are modules that run or plain lists of modules. If the network has no such list, each module that
+    computes attention is a layer. If it has no attention, the layers are the members of its longest list of similar modules, which metrics
+    without attention can measure. If attention is recognised in some members of a list but not in another, the other member keeps its
+    number, and a row of the result reports it.
 
-    An error in a metric, or in the probe itself, becomes a row without value whose ``reason`` is the error; the model never sees it.
+    An error in a metric or in the probe itself becomes a row without value whose ``reason`` is the error; the model never sees it.
 
     Args:
-        model: any module, compiled or not; it must be called (not a copy of it) inside the block.
-        metrics: see :class:`~transformer_theory.core.metric.Metric`; they are reset before each measurement.
-        layers: glob over the names of modules. Activations of a module are passed on if its name, or the name of its block, matches.
-        every: the first and then each ``every``-th forward pass is observed; the others cost next to nothing.
-        max_samples: limit on the sequences of an observed pass, evenly spaced over the batch; all if None.
-        name: the rows' column ``model``; the type's name if None.
-        file: of JSON lines, to which the rows of each measurement are appended when it ends; for long trainings, whose rows would fill the
-            memory.
+        model: any module, compiled or not. The ``with`` block must call the model itself, not a copy.
+        metrics: metrics to compute, see :class:`~transformer_theory.core.metric.Metric`; they are reset before each measurement.
+        layers: glob over names of modules. Metrics receive the activations of a module if its name or the name of its block matches.
+        every: interval between observed forward passes; the first pass is observed. Other passes have almost no overhead.
+        max_samples: largest number of sequences of an observed pass, evenly spaced over the batch. None: all sequences.
+        name: value of the column ``model``. None: the name of the model's type.
+        file: file of JSON lines. The rows of each measurement are appended to it and then removed from memory, for long trainings.
     Returns:
-        :class:`Probe`. The shapes of activations are those of :class:`~transformer_theory.core.metric.Activations`, e.g. weights
-        ``[batch, heads, queries, keys]``.
+        The probe. The shapes of activations are listed in :class:`~transformer_theory.core.metric.Activations`.
     Raises:
-        ValueError: ``every`` or ``max_samples`` is less than 1, or ``metrics`` are not metrics; at the first observed pass, if no name
-            matches ``layers``.
-        NoAttention: at the first observed pass, if it contains no attention and a metric needs it.
+        ValueError: ``every`` or ``max_samples`` is less than 1, or ``metrics`` are not metrics. At the first observed pass: no name matches
+            ``layers``.
+        NoAttention: the first observed pass contains no attention, and a metric needs it.
     """
     return Probe(model, metrics, layers=layers, every=every, max_samples=max_samples, name=name, file=file)
 
 
 class Probe:
-    """An open probe, see :func:`probe`. Forward passes are the calls of the model's ``method``.
+    """A context manager that observes forward passes, see :func:`probe`. A forward pass is a call of the model's ``method``.
 
     Attributes:
-        labels: class of each sequence of the *next* forward pass, ``[batch]``. Set it before each pass. If it is None, the model's
-            argument ``labels=`` is used if it holds one integer per sequence, as in ``transformers``.
-        targets: what the outputs of the *next* forward pass are compared with, ``[batch, ...]``, for metrics of the outputs.
-        rows: the measurements so far; with a file, those of the last measurement.
-        shared: whether measurements are of all processes' data; True for a model that is wrapped for parallel training.
-        step: the column ``step`` of the next measurement; the number of the forward pass (from 0) if None.
+        labels: class of each sequence of the *next* forward pass, ``[batch]``. Set it before each pass. None: the argument ``labels=`` of
+            the model is used if it is one integer per sequence, as in ``transformers``.
+        targets: targets of the outputs of the *next* forward pass, ``[batch, ...]``, for metrics of the outputs.
+        rows: all rows so far; with a file, the rows of the last measurement.
+        shared: whether a measurement covers the data of all processes; True for a model that is wrapped for parallel training.
+        step: value of the column ``step`` of the next measurement. None: the index of the forward pass, from 0.
 
     Raises:
         ValueError: ``every`` or ``max_samples`` is less than 1, or ``metrics`` are not metrics.
@@ -104,19 +103,20 @@ class Probe:
         self._measured = 0  # number of measurements
         self._last = 0  # step of the last measurement
         self._together = self._running = False
-        self._labelled = self._bilinear = False  # whether labels, and the bilinear form of any attention, have occurred
-        self._with_rows: set[int] = set()  # the metrics, by number, that returned a row
+        self._labelled = self._bilinear = False  # whether any pass had labels, and any attention a W
+        self._with_rows: set[int] = set()  # indices of the metrics that have returned a row
         self._method = method
         self.file = None if file is None else Path(file)
-        self._start = self.file.stat().st_size if self.file is not None and self.file.exists() else 0  # rows of earlier runs come before
-        self._cache: dict = {}  # of arrangements of heads, which every pass would compute again
-        self._failed: dict[int, Exception] = {}  # errors of metrics in this measurement, by number
-        self._notes: dict[Measurement, None] = {}  # rows about the pass itself, in order, without repetitions
+        # Position in the file at which the rows of this probe begin; rows of earlier runs come before it.
+        self._start = self.file.stat().st_size if self.file is not None and self.file.exists() else 0
+        self._cache: dict = {}  # arrangements of heads, which are the same in every pass
+        self._failed: dict[int, Exception] = {}  # errors of metrics in this measurement, by index of the metric
+        self._notes: dict[Measurement, None] = {}  # rows about the pass itself; a dictionary keeps the order and removes duplicates
         self._arrays: dict[int, dict[str, np.ndarray]] = {}
         self._restore: Callable[[], None] | None = None
 
     def __enter__(self) -> "Probe":
-        # The call is redirected on the instance, since hooks do not fire on a model that was compiled before.
+        # Replace the method on the instance: hooks do not run on a model that has been compiled.
         compiled = self._method == "forward" and self.model._compiled_call_impl is not None
         slot = "_compiled_call_impl" if compiled else self._method
         before, original = self.model.__dict__.get(slot), getattr(self.model, slot)
@@ -138,10 +138,12 @@ class Probe:
 
     @contextlib.contextmanager
     def together(self, step: int | None = None) -> Iterator[None]:
-        """Makes one measurement at ``step`` of all forward passes inside, whatever ``every`` is: a large data set is measured in batches.
+        """Combines all forward passes in a ``with`` block into one measurement, regardless of ``every``, to measure data in batches.
 
+        Args:
+            step: value of the column ``step``. None: the index of the first forward pass in the block.
         Raises:
-            ValueError: no forward pass ran inside (one of several processes may have an empty share), or the call is nested.
+            ValueError: no forward pass ran in the block and the model is not shared by several processes, or the call is nested.
         """
         if self._together:
             raise ValueError("together() cannot be nested; leave the first one before")
@@ -157,10 +159,10 @@ class Probe:
         self._finish(first if step is None else step)
 
     def result(self) -> Result:
-        """All measurements, with ``model`` and ``step``; arrays, named ``<array>@<step>`` if there are several steps.
+        """Returns all measurements, with the columns ``model`` and ``step``, and all arrays.
 
-        A metric that measured nothing gets one row without value, at the last step, whose ``reason`` lists what it may lack; metrics that
-        only keep arrays get none.
+        If there are several steps, arrays are named ``<array>@<step>``. For a metric that measured nothing there is one row without value,
+        at the last step, whose ``reason`` lists possible causes. A metric that returns arrays gets no such row.
 
         Raises:
             ValueError: no forward pass was observed.
@@ -171,7 +173,7 @@ class Probe:
                 " (if it is compiled, probe what torch.compile returned)"
             )
         several = len(self._arrays) > 1
-        arrays = {f"{key}@{step}" if several else key: array for step, kept in self._arrays.items() for key, array in kept.items()}
+        arrays = {f"{key}@{step}" if several else key: x for step, stored in self._arrays.items() for key, x in stored.items()}
         settings = {
             "model": self.name,
             "layers": self.layers,
@@ -183,7 +185,7 @@ class Probe:
         return Result("probe", settings, Table([*self._stored(), *self.silent()]), arrays, (), (), provenance())
 
     def _stored(self) -> Iterable[Measurement]:
-        """The rows of all measurements, read back from the file if there is one."""
+        """Returns the rows of all measurements. With a file, they are read from it."""
         if self.file is None:
             return self.rows
         with self.file.open(encoding="utf-8") as file:
@@ -191,9 +193,9 @@ class Probe:
             return [Measurement.from_json(json.loads(line)) for line in file]
 
     def silent(self) -> Iterator[Measurement]:
-        """One row for each metric that measured nothing; its quantity is the metric's class, its reason what the metric may lack."""
-        for number, metric in enumerate(self.metrics):
-            if number in self._with_rows or type(metric).arrays is not Metric.arrays:
+        """Yields a row for each metric that measured nothing: the quantity is the metric's class, the reason lists possible causes."""
+        for index, metric in enumerate(self.metrics):
+            if index in self._with_rows or type(metric).arrays is not Metric.arrays:
                 continue
             reasons = []
             if "attention" in metric.kinds and not self._bilinear:
@@ -203,13 +205,13 @@ class Probe:
                 )
             if not self._labelled:
                 reasons.append("labels were not set before a forward pass")
-            why = "; ".join(reasons) or "the network has nothing of the kind that this metric needs"
+            why = "; ".join(reasons) or "the network has no activations of the kind that this metric needs"
             name = type(metric).__name__
             yield Measurement("network", "network", name, None, reason=f"nothing measured: {why}", model=self.name, step=self._last)
 
     def _call(self, original: Callable, args: tuple, kwargs: dict) -> Any:
-        """Runs one forward pass of the model, observed if its turn has come."""
-        if self._running:
+        """Runs one forward pass of the model, and observes it if a measurement is due."""
+        if self._running:  # the model calls itself
             return original(*args, **kwargs)
         index, labels, step, self._targets = self._passes, self.labels, self.step, self.targets
         self._passes += 1
@@ -219,13 +221,13 @@ class Probe:
         inputs = first_tensor(args, kwargs)
         if labels is None and inputs is not None and _per_sequence(kwargs.get("labels"), len(inputs)):
             labels = kwargs["labels"]
-        if labels is not None and inputs is not None and len(labels) not in inputs.shape[:2]:  # the batch may come second
+        if labels is not None and inputs is not None and len(labels) not in inputs.shape[:2]:  # [batch, seq] or [seq, batch]
             raise ValueError(f"labels must have one entry per sequence, {len(inputs)}, got {len(labels)}; set p.labels before each pass")
         if not self._together:
             self._begin()
         step = index if step is None else step
         if inside_vmap(self.model, args, kwargs):
-            self._note("forward pass", "not observed: it ran inside torch.vmap, where no number can be read; probe the model outside of it")
+            self._note("forward pass", "not observed: it ran inside torch.vmap, where values cannot be read; probe the model outside vmap")
             output = original(*args, **kwargs)
         else:
             output = self._observed(original, args, kwargs, labels)
@@ -246,42 +248,43 @@ class Probe:
             forward.check(self.name)
         except NoAttention as error:
             if not self._measured:
-                raise  # a wrong model or implementation is reported at once; later, the training goes on
+                raise  # before the first measurement: the model or its implementation is wrong; later, training must not be interrupted
             self._note("attention", str(error))
         for layer, name, other in forward.blocks.unseen(forward.ran) if forward.attending else ():
-            self._note("attention", f"attention not seen: none was recognised in {name}, though {other} attends", layer=layer)
+            self._note("attention", f"attention not recognised in {name}, although it was recognised in {other}", layer=layer)
         for layer, name in forward.layers.without_stream:
-            why = f"not found: nothing that attention was added to, so {name} has its input and output, and no stream in between"
-            self._note("residual stream", why, layer=layer)
+            reason = f"no residual addition found in {name}; its features are its input and output, without the stream after attention"
+            self._note("residual stream", reason, layer=layer)
         return output
 
     def _fault(self, error: Exception) -> None:
-        """An error of the probe itself; the rest of the pass ran unobserved."""
+        """Reports an error of the probe itself, after which the rest of the pass runs unobserved."""
         self._note("forward pass", f"not observed to its end: {type(error).__name__}: {error}")
 
     def _note(self, quantity: str, reason: str, **columns: Any) -> None:
+        """Adds a row without value to the measurement."""
         self._notes[Measurement("network", "network", quantity, None, reason=reason, **columns)] = None
 
     def _update(self, activations: Activations) -> None:
         self._labelled |= activations.labels is not None
-        for number, metric in enumerate(self.metrics):
-            if activations.kind in metric.kinds and number not in self._failed:
-                with self._guarded(number):
+        for index, metric in enumerate(self.metrics):
+            if activations.kind in metric.kinds and index not in self._failed:
+                with self._guarded(index):
                     metric.update(activations)
 
     @contextlib.contextmanager
-    def _guarded(self, number: int) -> Iterator[None]:
-        """Ends this measurement of a metric that raises; the model goes on."""
+    def _guarded(self, index: int) -> Iterator[None]:
+        """Catches an error of a metric, reports it in a row, and excludes the metric from the rest of the measurement."""
         try:
             yield
         except Exception as error:
-            self._failed[number] = error
-            self._note(type(self.metrics[number]).__name__, f"{type(error).__name__}: {error}")
+            self._failed[index] = error
+            self._note(type(self.metrics[index]).__name__, f"{type(error).__name__}: {error}")
 
     def _begin(self) -> None:
         self._failed, self._notes = {}, {}
-        for number, metric in enumerate(self.metrics):
-            with self._guarded(number):
+        for index, metric in enumerate(self.metrics):
+            with self._guarded(index):
                 metric.reset()
 
     def _finish(self, step: int) -> None:
@@ -289,15 +292,15 @@ class Probe:
         with torch.no_grad():
             if self.shared:
                 across_processes(self.metrics)
-            for number, metric in enumerate(self.metrics):
-                if number in self._failed:
-                    self._with_rows.add(number)
+            for index, metric in enumerate(self.metrics):
+                if index in self._failed:
+                    self._with_rows.add(index)  # the row that reports the error
                     continue
-                with self._guarded(number):
+                with self._guarded(index):
                     computed = list(metric.compute())
                     rows += computed
                     if computed:
-                        self._with_rows.add(number)
+                        self._with_rows.add(index)
                     if arrays := metric.arrays():
                         self._arrays.setdefault(int(step), {}).update(arrays)
         rows += self._notes
@@ -310,18 +313,18 @@ class Probe:
             self.rows += rows
             return
         self.rows = rows
-        with self.file.open("a", encoding="utf-8") as file:  # closed, and so flushed, after each measurement
+        with self.file.open("a", encoding="utf-8") as file:  # closing the file after each measurement writes its rows to disk
             file.writelines(json_line(row) for row in rows)
 
 
 def across_processes(metrics: Sequence[Metric]) -> None:
-    """Gives each metric the state of the union of all processes; nothing happens without a process group or with one process.
+    """Replaces the state of each metric by the merged states of all processes. Does nothing without a process group of two or more.
 
-    Every process of the default group must call it, with the same metrics in the same order. States are sums and counts, so the traffic
-    does not grow with the data. They are merged in the order of the ranks, so every process gets the same union, to the last bit.
+    Every process of the default group must call this function, with the same metrics in the same order. States are sums and counts, so the
+    traffic does not grow with the data. They are merged in the order of the ranks, so all processes obtain the same state to the last bit.
 
     Args:
-        metrics: can be pickled, and keep their state in ordinary attributes.
+        metrics: metrics that can be pickled and that store their state in ordinary attributes.
     """
     if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() == 1:
         return
@@ -329,19 +332,23 @@ def across_processes(metrics: Sequence[Metric]) -> None:
     torch.save(list(metrics), buffer)
     states: list[bytes] = [b""] * distributed.get_world_size()
     distributed.all_gather_object(states, buffer.getvalue())
-    # Each process has its own device: tensors of the others are loaded onto it.
+    # Every process may use a different GPU: load the tensors of all processes onto the device of this one.
     device = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
     devices = {f"cuda:{i}": device for i in range(max(torch.cuda.device_count(), 8))}
     first, *others = (torch.load(io.BytesIO(state), map_location=devices, weights_only=False) for state in states)
-    for mine, union, *rest in zip(metrics, first, *others, strict=True):
+    for metric, union, *rest in zip(metrics, first, *others, strict=True):
         for other in rest:
             union.merge(other)
-        vars(mine).clear()
-        vars(mine).update(vars(union))
+        vars(metric).clear()
+        vars(metric).update(vars(union))
 
 
 def _checked(metrics: Sequence[Metric]) -> tuple[Metric, ...]:
-    """The metrics as a tuple; ValueError if they are something else, a theory or a single metric, say."""
+    """Returns the metrics as a tuple.
+
+    Raises:
+        ValueError: ``metrics`` is not a list of metrics, but for example a theory or a single metric.
+    """
     entries = list(metrics) if isinstance(metrics, Iterable) else [metrics]
     wrong = [entry for entry in entries if not isinstance(entry, Metric)]
     if wrong or not isinstance(metrics, Iterable):
@@ -353,5 +360,5 @@ def _checked(metrics: Sequence[Metric]) -> tuple[Metric, ...]:
 
 
 def _per_sequence(labels: Any, count: int) -> bool:
-    """Whether these are integers, one per sequence."""
+    """Whether these labels are a tensor of ``count`` integers."""
     return isinstance(labels, Tensor) and labels.shape == (count,) and not labels.is_floating_point()

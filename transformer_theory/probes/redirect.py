@@ -1,4 +1,4 @@
-"""The probed model's call, redirected to the probe; and passes that a probe must leave alone."""
+"""Redirects calls of a model to a probe, and prepares torch for an observed forward pass."""
 
 import contextlib
 import copy
@@ -15,63 +15,65 @@ from .modules import first_tensor
 
 
 class Redirect:
-    """Replaces the forward of a probed model.
+    """A callable that replaces a method of a probed model, usually ``forward``.
 
-    A deep copy of the model (a running average, say) and a model that is pickled get the original forward. A compiled network that contains
-    the probed model breaks its graph here, so that the observed pass runs outside of it.
+    Copies of the model (a running average of the weights, for example) and pickled models have the original method. A compiled network that
+    contains the probed model breaks its graph here, so that the observed pass does not run as a part of the graph.
 
     Args:
-        model, method: the model, and the name of the method that is replaced.
-        call: is given the original function and the arguments, and returns the output.
-        original: the function that is replaced.
-        before: what the model's ``__dict__`` held in its place; None if nothing.
+        model, method: the model, and the name of the method.
+        call: function of the original method, its arguments and its keyword arguments that returns the output.
+        original: the original method.
+        before: previous entry of the model's ``__dict__`` under this name; None if there was none.
     """
 
     def __init__(self, model: nn.Module, method: str, call: Callable[[Callable, tuple, dict], Any], original: Callable, before: Any):
         self.model, self.method, self.call, self.original, self.before = model, method, call, original, before
 
     def __call__(self, *args, **kwargs):
-        if "torch._dynamo" in sys.modules:  # importing the compiler takes seconds, and nothing is compiled without it
+        if "torch._dynamo" in sys.modules:  # if the compiler is not imported, nothing is compiled; importing it takes seconds
             call: Any = torch.compiler.disable(self.call)  # pyright: ignore[reportCallIssue]
             return call(self.original, args, kwargs)
         return self.call(self.original, args, kwargs)
 
     @property
-    def __wrapped__(self) -> Callable:  # inspect and Lightning look at the signature of the original
+    def __wrapped__(self) -> Callable:
+        """The original method, whose signature ``inspect`` and Lightning read."""
         return self.original
 
     def __deepcopy__(self, memo: dict) -> Any:
         if self.before is not None:
             return copy.deepcopy(self.before, memo)
-        return MethodType(getattr(type(self.model), self.method), memo[id(self.model)])
+        return MethodType(getattr(type(self.model), self.method), memo[id(self.model)])  # bound to the copy of the model
 
     def __reduce__(self) -> tuple:
         if self.before is not None:
-            return _itself, (self.before,)
-        return _bound, (self.model, self.method)
+            return _identity, (self.before,)
+        return _bound_method, (self.model, self.method)
 
 
-# The mark of functions that torch.compiler.disable has wrapped: a compiled network that contains the probed model must not inline this one.
+# torch.compiler.disable sets this attribute on a function; a compiled network that contains the probed model then does not inline the call.
 Redirect.__call__._torchdynamo_disable = True  # type: ignore[attr-defined]
 
 
-def _itself(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
-def _bound(model: nn.Module, method: str) -> MethodType:
-    """The method of a model that is being unpickled; pickle made the model before its attributes."""
+def _bound_method(model: nn.Module, method: str) -> MethodType:
+    """Returns the method of a model that is being unpickled. Pickle creates the model before its attributes, so the model exists."""
     return MethodType(getattr(type(model), method), model)
 
 
 def inside_vmap(model: nn.Module, args: tuple, kwargs: dict) -> bool:
-    """Whether ``torch.vmap`` runs the model: its inputs or parameters then have a hidden dimension, and no number can be read from them."""
+    """Whether ``torch.vmap`` runs the model. Its inputs or parameters then have a hidden batch axis, and their values cannot be read."""
     if not functorch.maybe_current_level():
         return False
     return any(_is_batched(tensor) for tensor in (first_tensor(args, kwargs), next(model.parameters(), None)) if tensor is not None)
 
 
 def _is_batched(tensor: Tensor) -> bool:
+    """Whether one of the nested functorch wrappers of a tensor (vmap, grad) is a vmap."""
     while functorch.is_functorch_wrapped_tensor(tensor):
         if functorch.is_batchedtensor(tensor):
             return True
@@ -81,7 +83,7 @@ def _is_batched(tensor: Tensor) -> bool:
 
 @contextlib.contextmanager
 def eager() -> Iterator[None]:
-    """Runs compiled modules eagerly, and torch's transformer layers without the fused path that hides their attention."""
+    """Runs compiled modules eagerly, and torch's transformer layers without the fused kernel, in which attention cannot be observed."""
     dynamo = sys.modules.get("torch._dynamo")
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -94,7 +96,7 @@ def eager() -> Iterator[None]:
 
 @contextlib.contextmanager
 def aside() -> Iterator[None]:
-    """Hides the probe's own operations from the model: no gradients, no autocast, no interception."""
+    """Runs operations of the probe without gradients, autocast and interception, so that they do not affect the model."""
     with torch.no_grad(), torch._C.DisableTorchFunction(), contextlib.ExitStack() as stack:
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):

@@ -1,11 +1,11 @@
-"""Attention that a model of ``transformers`` takes from the package's registry, where its operations show nothing: flex, flash, sinks.
+"""Attention from the registry of ``transformers`` that cannot be recognised from its operations: flex, flash, sinks.
 
-``AttentionInterface.get_interface`` returns the function that a model calls with its module, queries, keys, values and mask, whatever the
-implementation. During an observed pass it returns a function that calls the same one, so outputs do not change, and reports the call if no
-attention was recognised inside. The package is never imported here: without a model of it there is nothing to observe.
+``AttentionInterface.get_interface`` returns the attention function of an implementation. Every model calls this function with the same
+arguments: module, queries, keys, values and mask. During an observed pass, ``get_interface`` returns a wrapper that calls the function, so
+outputs do not change, and reports the call. This module does not import ``transformers``: without that import there is no such model.
 
-A *sink* is a learnt score without a key that takes part in the softmax. It is appended as a last key with value zero, which every query may
-see, so that rows of weights are distributions and weights times values is what the model computed.
+A *sink* is a learnt score that takes part in the softmax but has no key. It is recorded as an additional last key with value zero that
+every query may see. Rows of the weights then sum to one, and weights times values is the output of the model.
 Source: :cite:t:`xiao2024efficient` (sinks).
 """
 
@@ -25,11 +25,11 @@ from .attention_calls import AttentionCall
 
 @dataclass(frozen=True)
 class RegistryCall(AttentionCall):
-    """One call of a function of the registry; fields as :class:`.AttentionCall`.
+    """One call of a function of the registry, with two more fields than :class:`.AttentionCall`.
 
     Attributes:
-        softcap: bound c of scores, which become c tanh(scores / c); None if there is none.
-        sinks: score of each head's sink, ``[batch, heads, queries, 1]``; None without sinks.
+        softcap: bound c of the scores, which become c tanh(scores / c). None: no bound.
+        sinks: score of the sink of each head, ``[batch, heads, queries, 1]``. None: no sinks.
     """
 
     softcap: float | None = None
@@ -37,30 +37,31 @@ class RegistryCall(AttentionCall):
 
     @property
     def biased(self) -> bool:
-        """Whether scores are more than a product of queries and keys, with a mask."""
+        """Whether the scores differ from a masked product of queries and keys."""
         return super().biased or self.softcap is not None or self.sinks is not None
 
     def weights(self) -> Float[Tensor, "batch heads q k"]:
-        """The weights, in float32 at least; of a model with sinks the last key is the sink."""
+        """Computes the weights in float32 or a wider dtype; with sinks, the last key is the sink."""
         if self.softcap is None and self.sinks is None:
             return super().weights()
-        wide = torch.promote_types(self.query.dtype, torch.float32)
+        dtype = torch.promote_types(self.query.dtype, torch.float32)
         keys = self.key if self.sinks is None else self.key[:, :, :-1]
-        scores = (self.query.to(wide) * self.scale) @ keys.to(wide).mT
+        scores = (self.query.to(dtype) * self.scale) @ keys.to(dtype).mT
         if self.softcap is not None:
             scores = self.softcap * torch.tanh(scores / self.softcap)
         if self.bias is not None:
             scores = scores + self.bias[..., : scores.shape[-1]]
         if self.sinks is not None:
-            scores = torch.cat([scores, self.sinks.to(wide)], -1)
+            scores = torch.cat([scores, self.sinks.to(dtype)], -1)
         return scores.softmax(-1) if self.allowed is None else scores.masked_fill(~self.allowed, -math.inf).softmax(-1)
 
 
 @contextlib.contextmanager
 def observed_registry(around: Callable[[Callable, Callable[[], RegistryCall], tuple, dict], Any]) -> Iterator[None]:
-    """Passes each call of a function of the registry through ``around(function, call, args, kwargs)``, which must return its output.
+    """Replaces each call of a function of the registry by ``around(function, record, args, kwargs)``.
 
-    ``call()`` makes the record of that call. Nothing happens if ``transformers`` was not imported.
+    ``around`` must call the function and return its output; ``record()`` returns the :class:`RegistryCall`. Nothing is replaced if
+    ``transformers`` has not been imported.
     """
     package = sys.modules.get("transformers.modeling_utils")
     interface = getattr(package, "AttentionInterface", None)
@@ -68,13 +69,13 @@ def observed_registry(around: Callable[[Callable, Callable[[], RegistryCall], tu
         yield
         return
     original = interface.get_interface
-    inherited = "get_interface" not in vars(interface)
+    inherited = "get_interface" not in vars(interface)  # then the replacement must be deleted in the end, not overwritten
 
     def get_interface(self, implementation, default):
         function = original(self, implementation, default)
 
         def observed(*args, **kwargs):
-            return around(function, lambda: _recorded(implementation, *args, **kwargs), args, kwargs)
+            return around(function, lambda: _record(implementation, *args, **kwargs), args, kwargs)
 
         return observed
 
@@ -88,7 +89,7 @@ def observed_registry(around: Callable[[Callable, Callable[[], RegistryCall], tu
             interface.get_interface = original
 
 
-def _recorded(
+def _record(
     implementation: str,
     module: nn.Module,
     query: Float[Tensor, "batch heads q p"],
@@ -97,12 +98,13 @@ def _recorded(
     attention_mask: Any = None,
     **options: Any,
 ) -> RegistryCall:
-    """The record of a call with the arguments of the registry."""
+    """Records a call from the arguments of a function of the registry; keys and values have one head per group of query heads."""
     query, key, value = query.detach(), key.detach(), value.detach()
     groups = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(groups, 1) if groups > 1 else x for x in (key, value))
     causal = options.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal
+    # The eager implementation receives causality as a part of its mask and ignores ``is_causal``.
     bias, allowed = _mask(attention_mask, query, key, causal=bool(causal) and implementation != "eager")
     if (position := options.get("position_bias")) is not None:
         bias = position.detach() if bias is None else bias + position.detach()
@@ -114,7 +116,7 @@ def _recorded(
 
 
 def _with_sinks(call: RegistryCall, sinks: Float[Tensor, "..."]) -> RegistryCall:
-    """The call with one more key, the sink, of value zero."""
+    """Appends a key with value zero to a call, the sink."""
     scores = sinks.reshape(1, -1, 1, 1).expand(*call.query.shape[:-1], 1)
     key, value = (nn.functional.pad(x, (0, 0, 0, 1)) for x in (call.key, call.value))
     allowed = None if call.allowed is None else nn.functional.pad(call.allowed, (0, 1), value=True)
@@ -124,20 +126,20 @@ def _with_sinks(call: RegistryCall, sinks: Float[Tensor, "..."]) -> RegistryCall
 def _mask(
     mask: Any, query: Float[Tensor, "batch heads q p"], key: Float[Tensor, "batch heads k p"], *, causal: bool
 ) -> tuple[Float[Tensor, "..."] | None, Bool[Tensor, "#batch #heads q k"] | None]:
-    """A mask in any form of the registry as what is added to scores, and the keys that a query may see."""
+    """Converts a mask in any form of the registry to a bias of the scores and the mask of the allowed keys."""
     n, heads, queries = query.shape[:3]
     keys, device = key.shape[2], query.device
-    # The last query sees all keys: with a cache there are fewer queries than keys.
-    before = torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)[None, None] if causal and queries > 1 else None
+    # With a cache there are fewer queries than keys. The queries are the last tokens, so the last query sees all keys.
+    lower = torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)[None, None] if causal and queries > 1 else None
     if mask is None:
-        return None, before
+        return None, lower
     if hasattr(mask, "mask_mod"):  # the block mask of flex attention
         from torch.nn.attention.flex_attention import create_mask
 
         return None, create_mask(mask.mask_mod, n, heads, queries, keys, device=device)
-    if mask.ndim == 2:  # padding [batch, keys], as flash attention takes it
-        padding = mask[:, None, None, :keys].bool()
-        return None, padding.expand(n, 1, queries, keys) if before is None else padding & before
+    if mask.ndim == 2:  # flash attention: True or 1 for the tokens that are not padding, [batch, keys]
+        not_padding = mask[:, None, None, :keys].bool()
+        return None, not_padding.expand(n, 1, queries, keys) if lower is None else not_padding & lower
     mask = mask[..., :keys].detach()
     if mask.dtype == torch.bool:
         return None, mask

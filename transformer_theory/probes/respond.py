@@ -1,8 +1,8 @@
-"""How a network responds to inputs that are made for a test: :func:`respond`, and the inputs of the common tests.
+"""Measurements of a network on synthetic inputs (:func:`respond`), and the inputs of common tests.
 
-Passive metrics measure a network on the data that it is given. Some questions need other inputs: does the output depend on the order of
-the tokens (:func:`permuted_tokens`), on how often a token occurs (:func:`doubled_tokens`), does a network continue a sequence that it has
-seen once (:func:`repeated_blocks`)? The same metrics run on both inputs, under the same probe.
+A probe measures a network on the inputs of the caller. Some questions require other inputs: does the output depend on the order of the
+tokens (:func:`permuted_tokens`) or on the number of times that a token occurs (:func:`doubled_tokens`)? Does the network continue a
+sequence that has occurred once before (:func:`repeated_blocks`)? :func:`respond` computes the same metrics on such inputs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,10 +17,12 @@ from ..core.measurement import Measurement, Table
 from ..core.metric import Metric
 from ..core.result import Result, provenance
 from ..core.statistics import nulls_of, place_of
+from ..core.theory import Theory
 from ..core.validation import integers
+from .evaluation import evaluation, forward, logits_of
 from .probing import probe
 
-VALUE, NULL = "value", "null"
+VALUE, NULL, TARGETS, REFERENCE = "value", "null", "targets", "reference"
 
 
 def respond(
@@ -34,90 +36,125 @@ def respond(
     name: str | None = None,
     layers: str = "*",
 ) -> Result:
-    """Runs a network on synthetic inputs and measures it.
+    """Computes metrics of a network on synthetic inputs.
 
     The network runs in evaluation mode and without gradients; its mode and the random state are restored.
 
     Args:
-        model: any network of float tokens ``[n, seq, dim]``, images ``[n, c, h, w]`` or ids ``[n, seq]``. A model of ``transformers``
-            receives its ``main_input_name`` as a keyword.
-        inputs: of the network, ``[n, ...]``; or ``{"value": inputs, "null": inputs}``, where "null" holds inputs of the same targets, or
-            a sequence of them, on which the chance level is measured: one draw of the null each.
-        metrics: are reset first.
-        targets: what the outputs are compared with, ``[n, ...]``: classes, next ids, or the outputs of another input. Metrics receive
-            them as :attr:`.Activations.targets`; integers ``[n]`` are the labels too.
-        null_kind: names the null inputs, e.g. "unrelated blocks".
-        batch_size: sequences per forward pass.
-        name: column ``model``; the type's name if None.
+        model: network that takes float tokens ``[n, seq, dim]``, images ``[n, c, h, w]`` or ids ``[n, seq]``. A model of ``transformers``
+            receives the inputs as the keyword argument that its ``main_input_name`` names.
+        inputs: inputs ``[n, ...]``, or ``{"value": inputs, "null": null_inputs}``. The chance level is measured on the null inputs: one
+            tensor ``[n, ...]`` or, for several draws of the null, a sequence of them.
+        metrics: metrics to compute; they are reset first.
+        targets: targets of the outputs, ``[n, ...]``: classes, next ids, or the outputs for other inputs. Metrics receive them as
+            :attr:`.Activations.targets`; integers ``[n]`` also serve as labels.
+        null_kind: description of the null inputs, for example "unrelated blocks".
+        batch_size: number of sequences per forward pass.
+        name: value of the column ``model``. None: the name of the model's type.
         layers: glob over names of modules, see :func:`.probe`.
     Returns:
-        The rows of the metrics on the value inputs, each with the null of the same row on the null inputs.
+        The rows of the metrics on the value inputs. The null of a row has the values of the same row on the null inputs.
     Raises:
-        ValueError: inputs and targets differ in number, there are none, or "value" is missing.
+        ValueError: inputs and targets differ in length, the inputs are empty, or "value" is missing.
         NoAttention: a metric needs attention and the network has none.
     """
-    given = dict(inputs) if isinstance(inputs, Mapping) else {VALUE: inputs}
-    if VALUE not in given or given.keys() - {VALUE, NULL}:
-        names = ", ".join(map(str, given)) or "none"
+    parts = dict(inputs) if isinstance(inputs, Mapping) else {VALUE: inputs}
+    if VALUE not in parts or parts.keys() - {VALUE, NULL}:
+        names = ", ".join(map(str, parts)) or "none"
         raise ValueError(f'inputs must be a tensor or {{"value": ..., "null": ...}}, got the keys {names}')
     integers(batch_size=batch_size)
-    nulls = given.get(NULL, ())
+    nulls = parts.get(NULL, ())
     nulls = [nulls] if isinstance(nulls, Tensor) else list(nulls)
-    for each in (given[VALUE], *nulls):
+    for each in (parts[VALUE], *nulls):
         if not len(each) or (targets is not None and len(targets) != len(each)):
             raise ValueError(
-                f"inputs and targets must be one per sequence, got {len(each)} and {'no' if targets is None else len(targets)}"
+                f"inputs and targets must have one entry per sequence, got {len(each)} and {'no' if targets is None else len(targets)}"
             )
     title = type(model).__name__ if name is None else name
     run = {"targets": targets, "batch_size": batch_size, "name": title, "layers": layers}
     chance = [_measured(model, each, metrics, **run) for each in nulls]
-    rows = _measured(model, given[VALUE], metrics, **run)
-    settings = {"model": title, "layers": layers, "sequences": len(given[VALUE]), "null_kind": null_kind if nulls else ""}
+    rows = _measured(model, parts[VALUE], metrics, **run)
+    settings = {"model": title, "layers": layers, "sequences": len(parts[VALUE]), "null_kind": null_kind if nulls else ""}
     draws = nulls_of(chance, null_kind)
     table = Table(replace(row, null=draws.get(place_of(row), row.null)) for row in rows)
     return Result("respond", settings, table, {}, (), (), provenance())
 
 
+def responses(
+    model: nn.Module,
+    theory: Theory,
+    data: Tensor,
+    *,
+    limits: Mapping[str, int],
+    generator: torch.Generator,
+    name: str | None = None,
+) -> list[Measurement]:
+    """Runs the tests of a theory, :attr:`.InNetworks.responses`, on one network.
+
+    Args:
+        model: network, see :func:`respond`.
+        theory: theory whose tests run.
+        data: inputs that the network accepts, ``[n, ...]``.
+        limits: sizes that the synthetic inputs must not exceed, such as the longest sequence, "length".
+        generator: random generator of the synthetic inputs.
+        name: value of the column ``model``. None: the name of the model's type.
+    Returns:
+        The rows of all tests; the column ``setting`` begins with the name of the test.
+    """
+    rows: list[Measurement] = []
+    for test in theory.in_networks.responses if theory.in_networks else ():
+        inputs = dict(test.inputs(data, limits, generator))
+        targets, reference = inputs.pop(TARGETS, None), inputs.pop(REFERENCE, None)
+        if reference is not None:
+            targets = _outputs(model, reference)
+        table = respond(model, inputs, test.metrics(), targets=targets, null_kind=test.null_kind, name=name).table
+        for row in table:
+            setting = f"{test.name}, {row.setting}" if row.setting else test.name
+            rows.append(replace(row, theory=theory.name, kind="in network", setting=setting))
+    return rows
+
+
+def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
+    """Returns the outputs of a network for all inputs."""
+    with evaluation(model):
+        output = logits_of(forward(model, inputs))
+    if output is None:
+        raise ValueError(f"{type(model).__name__} must return a tensor for a test with reference inputs, got none")
+    return output
+
+
 def _measured(
     model: nn.Module, inputs: Tensor, metrics: Sequence[Metric], *, targets: Tensor | None, batch_size: int, name: str, layers: str
 ) -> list[Measurement]:
-    """The rows of one measurement on all batches."""
-    parameter, training = next(model.parameters(), torch.empty(0)), model.training
-    keyword = getattr(model, "main_input_name", None)
-    model.eval()
-    try:
-        with torch.random.fork_rng(), torch.no_grad(), probe(model, metrics, layers=layers, name=name) as p, p.together():
-            for start in range(0, len(inputs), batch_size):
-                batch = inputs[start : start + batch_size].to(parameter.device)
-                batch = batch.to(parameter.dtype) if batch.is_floating_point() else batch
-                if targets is not None:
-                    part = targets[start : start + batch_size].to(parameter.device)
-                    p.targets = part
-                    p.labels = part if part.ndim == 1 and not part.is_floating_point() else None
-                model(**{keyword: batch}) if isinstance(keyword, str) else model(batch)
-    finally:
-        model.train(training)
+    """Measures the network once on all batches and returns the rows."""
+    with evaluation(model), probe(model, metrics, layers=layers, name=name) as p, p.together():
+        for start in range(0, len(inputs), batch_size):
+            if targets is not None:
+                part = targets[start : start + batch_size]
+                p.targets = part
+                p.labels = part if part.ndim == 1 and not part.is_floating_point() else None
+            forward(model, inputs[start : start + batch_size])
     return [replace(row, n=len(inputs) if row.n is None else row.n, step=None) for row in [*p.rows, *p.silent()]]
 
 
 def permuted_tokens(inputs: Shaped[Tensor, "n seq *rest"], generator: torch.Generator) -> Shaped[Tensor, "n seq *rest"]:
-    """Permutes the tokens of each sequence, each by its own permutation.
+    """Permutes the tokens of each sequence. Every sequence has an independent permutation.
 
-    A network without positions returns the same outputs in the same order as the tokens.
+    A network without positional information permutes its outputs in the same way.
     """
     order = torch.rand(inputs.shape[:2], generator=generator).argsort(1)
     return torch.stack([sequence[permutation] for sequence, permutation in zip(inputs, order)])
 
 
 def doubled_tokens(inputs: Shaped[Tensor, "n seq *rest"]) -> Shaped[Tensor, "n twice *rest"]:
-    """Repeats each sequence once. Softmax attention without positions and masks is unchanged: every weight is halved."""
+    """Repeats each sequence once. Softmax attention without positions and masks returns the same outputs, as every weight is halved."""
     return torch.cat([inputs, inputs], dim=1)
 
 
 def repeated_blocks(*, vocabulary: int, length: int, n: int, generator: torch.Generator, repeats: int = 2) -> Int[Tensor, "n seq"]:
-    """Returns random ids ``[n, repeats * length]``: a block of ``length`` different ids, repeated.
+    """Returns random ids ``[n, repeats * length]``: in each sequence a block of ``length`` different ids, repeated.
 
-    In the first block nothing predicts the next id; in the later blocks an induction head does.
+    The ids of the first block cannot be predicted; an induction head predicts the ids of the later blocks.
 
     Raises:
         ValueError: a number is below 1, or the block is longer than the vocabulary.

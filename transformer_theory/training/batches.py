@@ -1,6 +1,6 @@
-"""Batches of images: their selection, order and augmentation are functions of the seed and the number of the step.
+"""Batches of images. The seed and the step number determine which images a batch holds, in which order, and how they are augmented.
 
-There is no state from step to step, so a resumed training gets the same images and the same random numbers as an uninterrupted one.
+No state is carried from one step to the next, so a resumed training gets the same images and random numbers as an uninterrupted one.
 """
 
 from typing import TYPE_CHECKING
@@ -16,11 +16,11 @@ from .processes import share
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-ORDER, DRAWS, WEIGHTS, SPLIT = range(4)  # purposes of a seed
+ORDER, DRAWS, WEIGHTS, SPLIT = range(4)  # purposes for which seeds are derived
 
 
 def seed_of(seed: int, purpose: int, number: int = 0) -> int:
-    """A seed for one purpose at one step or epoch; seeds of different purposes or numbers are independent."""
+    """Returns the seed for one purpose at one step or epoch; seeds for different purposes or numbers are independent."""
     return int(np.random.SeedSequence((seed, purpose, number)).generate_state(1, np.uint64)[0])
 
 
@@ -28,14 +28,14 @@ class Batches:
     """The batches of a training.
 
     Args:
-        pixels, labels: ``[n, c, h, w]`` and ``[n]``; they stay on the device.
-        classes: their number.
-        batch_size: images per step in all processes together; at most n.
-        augmentation: of the images.
-        seed: of order and augmentation.
-        fabric: of this process.
+        pixels, labels: ``[n, c, h, w]`` and ``[n]``; moved to the device once, and kept there.
+        classes: number of classes.
+        batch_size: images per step, summed over all processes; a larger number than n is reduced to n.
+        augmentation: transformation applied to each batch.
+        seed: determines the order and the augmentation of the images.
+        fabric: this process's Fabric.
     Raises:
-        ValueError: the number of processes does not divide the batch.
+        ValueError: the batch size is not a multiple of the number of processes.
     """
 
     def __init__(
@@ -58,11 +58,12 @@ class Batches:
         self._epoch, self._order = -1, torch.empty(0)
 
     def __getitem__(self, step: int) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, "b classes"]]:
-        """This process's images in [0, 1] and targets of a step, counted from 0; draws from torch's global generator."""
+        """Returns this process's images in [0, 1] and targets for a step, counted from 0; draws from torch's global generator."""
         epoch, number = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(seed_of(self.seed, ORDER, epoch))
             self._epoch, self._order = epoch, torch.randperm(len(self.pixels), generator=generator).to(self.pixels.device)
+        # Every process augments the whole batch, so that all draw the same random numbers; each then takes its part.
         positions = self._order[number * self.size : (number + 1) * self.size]
         images, targets = self.augmentation(self.pixels[positions], self.labels[positions], self.classes)
         part = share(self.fabric, self.size)

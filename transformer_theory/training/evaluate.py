@@ -1,6 +1,7 @@
-"""Stored networks on test images: what their objective measures, each class of a classifier, and metrics beside untrained networks.
+"""Evaluation of stored networks on test images: the objective's measurements, scores per class, and metrics.
 
-A network's *run* is the result that ``train`` wrote beside its file. Of several files of one run, the first has the run.
+Metrics are compared with their values in untrained networks. A network's *run* is the result that ``train`` wrote into the folder of its
+file. If several files of one folder are loaded, only the first gets the run.
 """
 
 import os
@@ -27,19 +28,19 @@ from .objectives.protocol import outputs, scaled
 from .saved import Saved, load
 from .settings import Settings
 
-PER_PASS = 512
-RUN = ("settings", "images", "data", "score", "precision", "train_samples", "validation_samples")  # settings of a run that are compared
+PER_PASS = 512  # images per forward pass
+RUN = ("settings", "images", "data", "score", "precision", "train_samples", "validation_samples")  # settings that comparisons of runs need
 
 
 @dataclass(frozen=True, eq=False)
 class StoredNetwork:
-    """A trained network among others.
+    """A trained network, with a name that is unique among the networks loaded with it.
 
     Attributes:
-        name: of the network and, where it is ambiguous, of the folder; unique.
-        saved: the network and its origin.
-        file: its file; None for a network in memory.
-        run: the result of its training; None if it is not beside the file, or another network has it.
+        name: name of the network, with its folder if the name alone is ambiguous.
+        saved: network and its origin.
+        file: file of the network; None for a network in memory.
+        run: result of the training; None if the file's folder has no result, or if another network of the folder has it.
     """
 
     name: str
@@ -49,7 +50,7 @@ class StoredNetwork:
 
     @property
     def step(self) -> int:
-        """Number of steps of its training."""
+        """Number of steps that the network was trained for."""
         return int(self.saved.origin.get("step", 0))
 
     @property
@@ -83,18 +84,19 @@ def stored_networks(
 
     Args:
         models: files that ``train`` wrote, folders of runs, or results of :func:`.saved.load`.
-        images: the images on which they will be measured.
-        objectives: by name; those of theories must be passed.
-        networks: of your own, by name, as they were passed to the training.
-        device: of the networks.
+        images: images on which the networks will be measured.
+        objectives: classes of objectives by name; those of theories must be passed.
+        networks: builders of your networks by name, as they were passed to the training.
+        device: torch device of the networks.
     Raises:
-        ValueError: a file is no trained network, or the images differ from those of its training in shape or classes.
+        ValueError: a file is not a trained network, or the images differ from those of its training in shape or classes.
         FileNotFoundError: there is no such file.
     """
     files = [model if isinstance(model, Saved) else network_file(os.path.abspath(model)) for model in models]
+    # Keep the first of several equal paths or networks.
     files = [file for i, file in enumerate(files) if all(file is not other and file != other for other in files[:i])]
     loaded = [file if isinstance(file, Saved) else load(file, objectives=objectives, networks=networks) for file in files]
-    names = _names([(saved.network, () if isinstance(file, Saved) else _folders(file)) for file, saved in zip(files, loaded)])
+    names = _unique_names([(saved.network, () if isinstance(file, Saved) else _folders(file)) for file, saved in zip(files, loaded)])
     results: list[StoredNetwork] = []
     for file, name, saved in zip(files, names, loaded):
         check_images(saved, images, name if isinstance(file, Saved) else str(file))
@@ -102,38 +104,39 @@ def stored_networks(
         if isinstance(file, Saved):
             results.append(StoredNetwork(name, saved))
         else:
-            taken = any(other.run is not None and other.file is not None and other.file.parent == file.parent for other in results)
-            results.append(StoredNetwork(name, saved, file, None if taken else _run(file.parent, saved)))
+            has_owner = any(other.run is not None and other.file is not None and other.file.parent == file.parent for other in results)
+            results.append(StoredNetwork(name, saved, file, None if has_owner else _run(file.parent, saved)))
     return results
 
 
 def _folders(file: Path) -> tuple[str, ...]:
-    """Folders of a file; the last includes the file's name unless it is the best network of its run."""
+    """Returns the folders of a file, outermost first. The last includes the file's name unless it is the best network of its run."""
     *above, folder = file.parent.parts
     return (*above, folder if file.stem == "best" else f"{folder}/{file.stem}")
 
 
-def _names(networks: Sequence[tuple[str, tuple[str, ...]]]) -> list[str]:
-    """The networks' names with as many folders as make them unique; if no number does, they are numbered."""
+def _unique_names(networks: Sequence[tuple[str, tuple[str, ...]]]) -> list[str]:
+    """Returns the networks' names with as few folders as make them unique; if all folders do not suffice, names are numbered."""
     names = [network for network, _ in networks]
     for length in range(1, 1 + max((len(folders) for _, folders in networks), default=0)):
-        names = [_name(network, folders[-length:]) for network, folders in networks]
+        names = [_full_name(network, folders[-length:]) for network, folders in networks]
         if len(set(names)) == len(names):
             return names
     return [f"{name}, {names[: i + 1].count(name)}" if names.count(name) > 1 else name for i, name in enumerate(names)]
 
 
-def _name(network: str, folders: Sequence[str]) -> str:
-    # names occur in figures, where $ begins a formula, and before "::" in names of arrays
+def _full_name(network: str, folders: Sequence[str]) -> str:
+    """Returns a network's name with its folders, in which special characters are replaced."""
+    # Names occur in figures, where $ begins a formula, and before "::" in names of arrays.
     text = re.sub(r"[^\w .,+=@()/-]", "_", "/".join(folders))
     return network if text in ("", network) else f"{network} ({text})"
 
 
 def _run(folder: Path, saved: Saved) -> Result | None:
-    """The result in a folder, if the network comes from it.
+    """Returns the result in a folder if it is the training of the network; otherwise None.
 
     Raises:
-        ValueError: it cannot be read.
+        ValueError: the result cannot be read, or lacks settings of a training.
     """
     if not (folder / "result.json").is_file():
         return None
@@ -146,7 +149,7 @@ def _run(folder: Path, saved: Saved) -> Result | None:
 
 
 def is_run_of(saved: Saved, result: Result) -> bool:
-    """Whether a result is the training that a network comes from."""
+    """Returns whether a result is the training that produced a network."""
     return result.name == "train" and result.settings.get("run_id") == saved.origin.get("run_id", "")
 
 
@@ -154,22 +157,23 @@ def check_images(saved: Saved, images: Images, where: str) -> None:
     """Checks that images have the size, channels and classes of the network's training.
 
     Raises:
-        ValueError: they differ; the message begins with ``where``.
+        ValueError: size, channels or classes differ; the message begins with ``where``.
     """
     expected = (saved.sizes.channels, saved.sizes.image_size, saved.sizes.image_size)
     if tuple(images.pixels.shape[1:]) != expected:
-        came = f"{list(images.pixels.shape[1:])} of {images.name}"
+        shape = f"{list(images.pixels.shape[1:])} of {images.name}"
         hint = f"choose the data of its training; a folder of images takes size={saved.sizes.image_size}"
-        raise ValueError(f"{where} needs images {list(expected)}, got {came}; {hint}")
+        raise ValueError(f"{where} needs images {list(expected)}, got {shape}; {hint}")
     if images.names != saved.names:
         names, others = ", ".join(saved.names[:3]), ", ".join(images.names[:3])
         raise ValueError(f"{where} classifies {names}, ..., got {others}, ...; choose the data of its training")
 
 
 def training_images(network: StoredNetwork, train: Images) -> Images:
-    """The training images without those of validation, in the order of the training; all if the network has no run.
+    """Returns the images that the network was trained on, without validation images; all of ``train`` if the network has no run.
 
     Args:
+        network: network whose training split is reproduced.
         train: all training images.
     """
     folder = None if network.file is None else network.file.parent
@@ -181,11 +185,12 @@ def training_images(network: StoredNetwork, train: Images) -> Images:
 
 
 def measure_objective(network: StoredNetwork, train: Images, test: Images) -> list[Measurement]:
-    """The measurements of the objective on all test images, split "test"; shares have a Clopper-Pearson interval.
+    """Returns the objective's measurements on the test images, with split "test"; shares have a Clopper-Pearson interval.
 
     Args:
-        train: all training images; objectives without a classifier fit a simple one to those of the training.
-        test: images used neither in training nor in the choice of the network.
+        network: network to measure.
+        train: all training images; objectives without a classifier fit a simple one to the images that the network was trained on.
+        test: images that were used neither for the training nor for the selection of the network.
     """
     pairs = ((images.pixels, images.labels) for images in (training_images(network, train), test))
     rows = network.saved.objective.measure(network.saved.model, *pairs, batch_size=PER_PASS)
@@ -195,13 +200,16 @@ def measure_objective(network: StoredNetwork, train: Images, test: Images) -> li
 
 
 def measure_metrics(network: StoredNetwork, images: Images, *, metrics: Metrics, seed: int, split: str = "test") -> list[Measurement]:
-    """Metrics of a network, per layer and head, beside untrained networks of the same sizes, see :class:`.Monitor`.
+    """Measures metrics of a network per layer and head, with null distributions from untrained networks of the same sizes.
+
+    See :class:`.Monitor`.
 
     Args:
-        images: in random order.
-        metrics: makes fresh metrics.
-        seed: of the untrained networks.
-        split: of the images.
+        network: network to measure.
+        images: images in random order.
+        metrics: function that makes new metrics.
+        seed: seed of the weights of the untrained networks.
+        split: column ``split`` of the rows.
     """
     saved, generator = network.saved, torch.Generator().manual_seed(seed)
     device = next(saved.model.parameters()).device
@@ -214,14 +222,16 @@ def measure_metrics(network: StoredNetwork, images: Images, *, metrics: Metrics,
 
 
 def timeline(network: StoredNetwork) -> Table:
-    """The measurements of its training, on validation images; without the test rows at the end of a run."""
+    """Returns the measurements during the training of a network, without those on test images."""
     table = Table() if network.run is None else network.run.table
     return table.where(lambda row: row.step is not None and row.split != "test").replace(model=network.name)
 
 
 def maps(network: StoredNetwork, images: Images) -> Arrays:
-    """Attention on the first images, ``network/<name>/attention`` [1, layers, heads, images, queries, keys], and its step; empty if the
-    network has no such maps."""
+    """Returns attention maps on the first images, and the network's step; empty if the network has no attention maps.
+
+    The maps are ``network/<name>/attention``, [1, layers, heads, images, queries, keys].
+    """
     model = network.measured
     attention = attention_maps(model, scaled(images.pixels[:PICTURED], next(model.parameters())))
     if attention is None or not attention.size:
@@ -231,14 +241,14 @@ def maps(network: StoredNetwork, images: Images) -> Arrays:
 
 @dataclass(frozen=True)
 class ClassScore:
-    """One class under a classifier.
+    """Scores of a classifier on one class.
 
     Attributes:
-        name: of the class.
-        images: their number.
-        recall: share of the class's images that are classified as it.
-        precision: share of the images classified as it that belong to it.
-        confused: the most frequent other class among its images' predictions; None if all are right.
+        name: name of the class.
+        images: number of images of the class.
+        recall: share of these images that are assigned to the class.
+        precision: share of the images assigned to the class that belong to it.
+        confused: most frequent wrong prediction for images of the class; None if all predictions are right.
     """
 
     name: str
@@ -256,18 +266,18 @@ def evaluate(
     objectives: Objectives = OBJECTIVES,
     networks: Mapping[str, Builder] | None = None,
 ) -> tuple[list[Measurement], list[ClassScore]]:
-    """Measures a network from a file or a run on test images.
+    """Measures a stored network on test images.
 
     Args:
-        network: see :func:`.saved.load`.
-        train: training images; objectives without a classifier fit a simple one to those of the training.
-        test: images of the size and classes of the training.
-        objectives: by name; those of theories must be passed.
-        networks: of your own, by name, as they were passed to the training.
+        network: path of a file or a run, see :func:`.saved.load`.
+        train: training images; objectives without a classifier fit a simple one to the images that the network was trained on.
+        test: images with the size and the classes of the training.
+        objectives: classes of objectives by name; those of theories must be passed.
+        networks: builders of your networks by name, as they were passed to the training.
     Returns:
-        The rows of :func:`measure_objective`, and the classes; none if the network is no classifier.
+        The rows of :func:`measure_objective`, and the scores per class, which are empty unless the network is a classifier.
     Raises:
-        ValueError: the file is no trained network, or the images differ from those of its training in shape or classes.
+        ValueError: the file is not a trained network, or the images differ from those of its training in shape or classes.
         FileNotFoundError: there is no such file.
     """
     file = network_file(network)
@@ -281,11 +291,12 @@ def evaluate(
 
 
 def class_scores(predicted: torch.Tensor, images: Images) -> list[ClassScore]:
-    """Each class's scores; ``predicted`` is the predicted class of each image, ``[n]``."""
+    """Returns the scores per class; ``predicted`` holds the predicted class of each image, ``[n]``."""
     return list(_class_scores(predicted, images))
 
 
 def _class_scores(predicted: torch.Tensor, images: Images) -> Iterator[ClassScore]:
+    # Confusion matrix: rows are true classes, columns predicted ones.
     counts = torch.zeros(images.classes, images.classes, dtype=torch.int64)
     counts.index_put_((images.labels, predicted), torch.ones((), dtype=torch.int64), accumulate=True)
     for number, name in enumerate(images.names):

@@ -1,8 +1,8 @@
-"""The folder of a training: its files, the lock for one training at a time, and the growing table.
+"""The folder of a training: its files, a lock that admits one training at a time, and the growing table.
 
-Rows are only added to the table, and each is serialised once. A checkpoint stores the number of its rows, not the rows. The table is
-written before the checkpoint and may hold more: the rows of an interval in which the training was killed, which are dropped, and those of
-the test images, which end a training.
+Rows are only appended to the table, and each is serialised once. A checkpoint stores the number of its rows, not the rows. The table is
+written before the checkpoint and may hold more rows. If the training was killed between the two writes, the additional rows are dropped
+when it resumes. After a complete training, the additional rows are those of the test images.
 """
 
 import contextlib
@@ -17,14 +17,14 @@ from ..core.result import json_line, read_table
 
 BEST, LAST, TABLE = "best.safetensors", "last.pt", "table.jsonl"
 FILES = (BEST, LAST, "result.json", TABLE, "arrays.npz", "verifications.json", "report.html", "table.tex", "references.bib")
-DRAFT = re.compile(r"\.(.+)\.[0-9a-f]{8}")  # of such a file, left by a process that was killed while it wrote
+DRAFT = re.compile(r"\.(.+)\.[0-9a-f]{8}")  # .NAME.8 hexadecimal digits, as core.files.replacing names drafts; a killed process leaves them
 
 
 def network_file(path: str | Path) -> Path:
-    """The file of a trained network, from its path or from the path of its run's folder.
+    """Returns the file of a trained network, given its path or the folder of its run.
 
     Raises:
-        FileNotFoundError: there is no file, or the folder holds no trained network.
+        FileNotFoundError: the path does not exist, or the folder holds no trained network.
     """
     path = Path(path)
     hint = f"name the folder that train wrote, or the {BEST} in it"
@@ -36,10 +36,10 @@ def network_file(path: str | Path) -> Path:
 
 
 def check_unused(folder: Path) -> None:
-    """Checks that a training can begin in the folder: it is empty or does not exist.
+    """Checks that the folder is empty or does not exist, so that a training can begin in it.
 
     Raises:
-        FileExistsError: it holds a training or something else.
+        FileExistsError: the folder holds a training or something else.
     """
     if folder.is_dir() and not any(folder.iterdir()):
         return
@@ -53,7 +53,7 @@ def clear(folder: Path) -> None:
     """Removes a training and its folder, if the folder exists.
 
     Raises:
-        FileExistsError: the folder holds no training, or other files, or a training is running there; nothing is removed then.
+        FileExistsError: the folder holds no training, other files as well, or a running training; nothing has been removed.
     """
     if not folder.exists():
         return
@@ -72,7 +72,7 @@ def make(folder: Path) -> None:
     """Makes the folder if it does not exist.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the folder cannot be made.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def make(folder: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Removes a training's files, and the folder if it is empty then."""
+    """Removes a training's files, then the folder if it is empty."""
     for entry in list(folder.iterdir()):
         if entry.name in FILES or is_draft(entry):
             entry.unlink()
@@ -91,12 +91,12 @@ def remove(folder: Path) -> None:
 
 @contextlib.contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Locks the folder for this process until the block or the process ends, and removes drafts that a killed process left.
+    """Locks the folder for this process and removes drafts that a killed process left.
 
-    Without support by the file system or the operating system there is no lock.
+    The lock ends with the block or the process. If the file system or the operating system has no locks, the folder is not locked.
 
     Raises:
-        FileExistsError: another process has locked it.
+        FileExistsError: another process has locked the folder.
     """
     try:
         import fcntl
@@ -120,7 +120,7 @@ def claimed(folder: Path) -> Iterator[None]:
 
 
 def is_draft(entry: Path) -> bool:
-    """Whether a file is the draft of one of :data:`FILES`."""
+    """Returns whether a file is the draft of one of :data:`FILES`."""
     match = DRAFT.fullmatch(entry.name)
     return match is not None and match[1] in FILES
 
@@ -129,22 +129,22 @@ class GrowingTable:
     """The rows of a training and their file.
 
     Attributes:
-        path: of the file.
-        rows: in order; add to them.
-        ended: whether the stored table holds rows of test images, the last of a training.
+        path: path of the file.
+        rows: rows in order; append new ones to this list.
+        ended: whether the stored table holds rows of test images, which a training writes last.
     """
 
     def __init__(self, path: Path):
         self.path, self.ended = path, False
         self.rows: list[Measurement] = []
-        self._text, self._written = bytearray(), 0  # the first rows as text, and their number
+        self._text, self._written = bytearray(), 0  # serialised rows, and their number
 
     @classmethod
     def read(cls, path: Path, n: int) -> "GrowingTable":
-        """The first n rows of a file.
+        """Reads the first n rows of a file.
 
         Raises:
-            ValueError: there are fewer, or other contents.
+            ValueError: the file holds fewer rows, or other contents.
         """
         table = cls(path)
         try:
@@ -158,10 +158,10 @@ class GrowingTable:
         return table
 
     def write(self) -> None:
-        """Stores the rows atomically and waits until they are on the disk, since a checkpoint will rely on them.
+        """Stores the rows atomically and waits until they are on the disk, since the next checkpoint relies on them.
 
         Raises:
-            OSError: they cannot be written.
+            OSError: the rows cannot be written.
         """
         self._text += "".join(json_line(row) for row in self.rows[self._written :]).encode()
         self._written = len(self.rows)

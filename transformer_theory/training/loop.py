@@ -1,8 +1,8 @@
 """Training on images: a network, an objective and an optimiser, with measurements and checkpoints at each interval.
 
-At each interval the network is measured on validation images and stored: the best one for exchange, the state of the training for its
-continuation. An interrupted training continues bit for bit on the same machine, unless it runs by the clock. The test images are used at
-the end only, with the network that was best on the validation images.
+At each interval the network is measured on validation images. The best network so far and a checkpoint of the training are stored. On the
+same machine, an interrupted training continues bit for bit, unless its length is set in minutes. The test images are used only at the end,
+for the network that was best on the validation images.
 """
 
 import contextlib
@@ -65,30 +65,30 @@ def train(
 
     Args:
         data: training and test images.
-        settings: of the network and its training.
-        folder: gets ``best.safetensors`` (see :mod:`.saved`), ``last.pt`` (see :mod:`.checkpoint`) and the result; it must not hold a
-            training, unless ``resume``.
-        objective: cross-entropy if None.
-        metrics: makes fresh metrics, which are computed at each interval beside the general ones.
-        theories: names of the theories of these metrics, stored with the run; a resumed training must have the same.
-        sources: of these theories, stored with the run.
-        hardware: chosen automatically if None.
-        networks: of your own, by name; ``settings.network`` may be one of them.
-        weights: a stored network of the same kind and sizes whose weights the training starts from, see :mod:`.transfer`.
-        resume: continues from the checkpoint in the folder, which must belong to the same training; a finished training is only loaded,
-            and without a checkpoint the training starts.
-        extend: resumes a training that may have had fewer epochs or minutes; there must be one.
-        callback: is called after each step and at each interval; attach a logger here.
+        settings: settings of the network and its training.
+        folder: folder for ``best.safetensors`` (see :mod:`.saved`), ``last.pt`` (see :mod:`.checkpoint`) and the result; empty or absent
+            unless ``resume`` or ``extend`` is set.
+        objective: objective of the training. None: cross-entropy.
+        metrics: function that makes new metrics, which are computed at each interval together with the general ones.
+        theories: names of the theories of these metrics, stored with the run; a resumed training must have the same names.
+        sources: sources of these theories, stored with the run.
+        hardware: device, precision and processes. None: chosen automatically.
+        networks: builders of your networks by name; ``settings.network`` may be one of these names.
+        weights: stored network of the same kind and sizes that gives the initial weights, see :mod:`.transfer`.
+        resume: whether to continue from the checkpoint in the folder, which must belong to the same training. A complete training is only
+            loaded; without a checkpoint, a new training starts.
+        extend: whether to continue a training that may have had fewer epochs or minutes; the folder must hold one.
+        callback: called after each step and at each interval, for example a logger.
     Returns:
-        The result as it is stored: rows with ``step`` of kind "network" (loss, speed, learning rate, the objective's measurements) and of
-        the metrics. Its settings hold ``run_id``, ``score`` and the numbers ``train_samples``, ``validation_samples`` and
-        ``test_samples`` as well, ``weights`` if it started from some, and ``extended``, the earlier lengths of an extended training.
+        The stored result. It has rows with ``step`` of kind "network" (loss, speed, learning rate, the objective's measurements) and rows
+        of the metrics. Its settings also hold ``run_id``, ``score``, ``train_samples``, ``validation_samples`` and ``test_samples``, the
+        origin of initial ``weights``, and the earlier lengths of an extended training under ``extended``.
     Raises:
-        ValueError: settings, data and folder are inconsistent, or the network does not fit the memory.
-        FileExistsError: the folder is not empty, or another training runs there.
-        FileNotFoundError: there is nothing to extend, or no file of weights.
-        NotConverged: the loss or its gradient is not finite; step and layer are named, the last checkpoint stays.
-        OSError: the folder cannot be written, or another process of this training has ended; the last checkpoint stays.
+        ValueError: settings, data and folder are inconsistent, or the network does not fit into memory.
+        FileExistsError: the folder is not empty, or another training is running in it.
+        FileNotFoundError: there is no training to extend, or no file of weights.
+        NotConverged: the loss or its gradient is not finite. The error names the step and locates the fault; the last checkpoint remains.
+        OSError: the folder cannot be written, or another process of this training has ended; the last checkpoint remains.
     """
     folder, objective, networks = Path(folder), objective or CrossEntropy(), networks or {}
     stored = checkpoint.load(folder / LAST) if extend or (resume and (folder / LAST).exists()) else None
@@ -121,7 +121,7 @@ def train(
 
 
 class _Run:
-    """A training with its folder: sets up the network, and as a callback of :func:`.fit` measures and stores at intervals."""
+    """A training and its folder. The constructor sets up the network; as a callback of :func:`.fit` it measures and stores at intervals."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class _Run:
         weights: str | Path | None,
         callback: Callable[[Moment], None],
     ):
-        builder(settings.network)  # raises if it is unknown
+        builder(settings.network)  # raises if the name is unknown
         self.compiled, self.settings, self.folder, self.objective, self.callback = hardware.compile, settings, folder, objective, callback
         images, self.test = data
         self.train, self.validation = settings.split(images)
@@ -162,7 +162,7 @@ class _Run:
             self.raw.compile()
         self.model, self.optimiser = set_up(self.fabric, self.raw, self._optimiser)
         self.average = exponential_average(self.raw, decay=settings.average) if settings.average else None
-        # the network that is measured and stored
+        # The network that is measured and stored. A sharded network is copied, since each process holds only a part of its weights.
         self.evaluated: Pixels = plain if self.average is None else self.average.module  # pyright: ignore[reportAttributeAccessIssue]
         self.batches = Batches(
             self.train.pixels,
@@ -194,14 +194,14 @@ class _Run:
                 "processes": self.fabric.world_size,
             },
         )
-        self.start, self.seconds, self.longer, self.best_lost = 0, 0.0, False, False  # filled in by go_on
-        self.total, self.counted, self.worked = 0.0, 0, 0.0  # sums of losses, steps and their seconds since the last interval
+        self.start, self.seconds, self.longer, self.best_lost = 0, 0.0, False, False  # set by go_on
+        self.loss_sum, self.count, self.step_seconds = 0.0, 0, 0.0  # losses, steps and their seconds since the last interval
 
     def _build(self, sizes: Sizes) -> nn.Module:
         return self.objective.network(self.settings.network, sizes)
 
     def _network(self, number: int) -> Pixels:
-        """A network with initial weights: number 0 is trained, the others are the untrained networks of the null."""
+        """Returns a network with initial weights: number 0 will be trained, the others give the null distributions of the metrics."""
         torch.manual_seed(seed_of(self.settings.seed, WEIGHTS, number))
         network = self._build(self.sizes)
         if number:
@@ -221,8 +221,8 @@ class _Run:
         """Continues from a checkpoint.
 
         Args:
-            stored: the checkpoint.
-            longer: whether it is of a shorter training, which is extended.
+            stored: checkpoint to continue from.
+            longer: whether this training is longer than that of the checkpoint.
         """
         try:
             load_network(saved.network_of(self.raw), stored.network)
@@ -260,7 +260,7 @@ class _Run:
 
     def _run(self) -> Result:
         generator, on_cpu = torch.Generator().manual_seed(self.settings.seed), self.fabric.device.type == "cpu"
-        if self.compiled:  # compile before the clock starts: the learning rate may follow it
+        if self.compiled:  # compile before the clock starts, since the learning rate may follow it
             self._gradient()
         elif on_cpu and self.fabric.world_size == 1 and self.store.step is None:
             choose_threads(self._gradient)
@@ -290,13 +290,13 @@ class _Run:
             start=self.start,
             seconds=self.seconds,
         )
-        if self.state.step != self.store.step:  # the last interval is shorter
+        if self.state.step != self.store.step:  # the steps are no multiple of the interval
             self._interval(self.state)
         return self._end()
 
     def _gradient(self) -> None:
-        """Loss and gradient of the first batch, without effect on the training: no step is taken, and all states are put back."""
-        buffers = [(buffer, buffer.clone()) for buffer in self.raw.buffers()]  # running means of a BatchNorm
+        """Computes loss and gradient of the first batch without taking a step; gradients, buffers and random states are reset."""
+        buffers = [(buffer, buffer.clone()) for buffer in self.raw.buffers()]  # such as the running means of a BatchNorm
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             self.model.train()
             self.fabric.backward(self.task.loss(self.model, next(self.task.batches(torch.Generator(), self.start))))
@@ -310,28 +310,28 @@ class _Run:
             self.average.update_parameters(self.raw)
 
     def __call__(self, state: State) -> None:
-        """After each step, and before the first: measures and stores at intervals and at the end."""
+        """Measures and stores at intervals. Called before the first step and after each step."""
         self.state, self.seconds = state, state.seconds
         if state.loss is None:
             if self.store.step is None:
                 self._interval(state)
             return
-        self.total, self.counted, self.worked = self.total + state.loss, self.counted + 1, self.worked + state.step_seconds
+        self.loss_sum, self.count, self.step_seconds = self.loss_sum + state.loss, self.count + 1, self.step_seconds + state.step_seconds
         self.callback(self._moment(state, state.loss))
         if state.step % self.interval == 0:
             self._interval(state)
 
     def _moment(self, state: State, loss: float | None, measured: Table | None = None) -> Moment:
-        speed = self.counted * self.batches.size / self.worked if self.counted else None
+        speed = self.count * self.batches.size / self.step_seconds if self.count else None
         return Moment(state.step, state.step / self.batches.steps_per_epoch, state.done, state.seconds, speed, loss, measured)
 
     def _interval(self, state: State) -> None:
-        """Measures and stores."""
+        """Measures the network and stores network, rows and checkpoint."""
         loss = None
-        if self.counted:
-            mean = torch.tensor(self.total / self.counted, device=self.fabric.device)
+        if self.count:
+            mean = torch.tensor(self.loss_sum / self.count, device=self.fabric.device)
             loss = float(self.fabric.all_reduce(mean, reduce_op="mean"))  # pyright: ignore[reportArgumentType]
-        weights = self._whole_weights(state.step)
+        weights = self._gather_weights(state.step)
         moments = optimiser_state(self.raw, self.optimiser)
         measured = self._measure(self.validation, "validation", state.step)
         monitored = self.monitor.measure(self.evaluated, state.step)
@@ -340,7 +340,7 @@ class _Run:
         rows = self.store.table.rows
         if loss is not None:
             unit = next((one.unit for one in measured if one.quantity == LOSS), "")
-            rate = max(group["lr"] for group in self.optimiser.param_groups)  # of the last step; lower in groups with layer decay
+            rate = max(group["lr"] for group in self.optimiser.param_groups)  # rate of the last step; smaller in groups with layer decay
             rows += [
                 replace(row, quantity=LOSS, value=loss, unit=unit, split="train"),
                 replace(row, quantity=LEARNING_RATE, value=rate, unit=""),
@@ -361,31 +361,31 @@ class _Run:
             )
         self.store.step, self.best_lost = state.step, False
         self.callback(moment)
-        self.total, self.counted, self.worked = 0.0, 0, 0.0
+        self.loss_sum, self.count, self.step_seconds = 0.0, 0, 0.0
 
-    def _whole_weights(self, step: int) -> dict[str, Tensor]:
-        """The weights that the processes hold together; the network that is measured gets them too.
+    def _gather_weights(self, step: int) -> dict[str, Tensor]:
+        """Returns the weights, gathered from all processes, and copies them into the network that is measured if they are sharded.
 
         Raises:
-            NotConverged: one is not finite.
+            NotConverged: a weight is not finite.
         """
         weights = network_state(saved.network_of(self.raw))
-        if wrong := [name for name, weight in weights.items() if not finite([weight])]:
-            raise NotConverged(f"step {step}: {wrong[0]} is not finite after it; {HINT}", state=self.raw)
+        if invalid := [name for name, weight in weights.items() if not finite([weight])]:
+            raise NotConverged(f"step {step}: {invalid[0]} is not finite after it; {HINT}", state=self.raw)
         if shards(self.fabric):
             load_network(saved.network_of(self.evaluated), weights)
         return weights
 
     def _measure(self, images: Images, split: str, step: int) -> Table:
-        """The objective's measurements."""
+        """Returns the objective's measurements."""
         pairs = ((part.pixels, part.labels) for part in (self.train, images))
         rows = self.objective.measure(self.evaluated, *pairs, batch_size=PER_PASS)
         return Table(rows).replace(split=split, model=self.settings.network, step=step)
 
     def _end(self) -> Result:
         """Measures the best network on the test images, and stores the result."""
-        if self.best_lost:  # and no interval has come since
-            self._whole_weights(self.state.step)
+        if self.best_lost:  # the file of the best network was damaged, and no interval has replaced it
+            self._gather_weights(self.state.step)
             score = self.store.score(self._measure(self.validation, "validation", self.state.step))
             if self.first:
                 self.store.write_best(self.evaluated, score, self.state.step)

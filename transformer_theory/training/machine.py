@@ -1,10 +1,11 @@
-"""The machine of a training: how many threads it should use, whether other work slows it, and whether a network fits its memory.
+"""Checks of the machine: the best number of threads, slowdown by other programs, and memory for the network.
 
-Two threads that wait for each other on busy cores are several times slower than one: on two cores with a load of five, 250 images a second
-with two threads were 1,200 with one. So the number of threads is measured at the start of a training, not assumed.
+On busy cores, two threads that wait for each other are several times slower than one. On two cores with a load of five, training processed
+250 images per second with two threads and 1,200 with one. The number of threads is therefore measured at the start of a training.
 
-Other work shows in the processor time of the thread that computes: on an idle machine it is nearly the wall time, since the thread computes
-or spins while it waits for the others. The time of the whole process would not do: threads sleep where a step is not parallel.
+Other programs are detected by the processor time of the main thread. On an idle machine it is nearly the wall time, since the thread either
+computes or spins while it waits for the others. The processor time of the whole process would be misleading: the other threads sleep in the
+parts of a step that are not parallel.
 """
 
 import os
@@ -16,27 +17,27 @@ from torch import nn
 
 from .fitting import State
 
-STEPS = 3  # of each measurement; the first is a warm-up and is not counted
-FASTER = 1.25  # one thread must be faster by this factor: below it the difference may be chance
-IDLE_SHARE = 0.7  # of the wall time that the computing thread has on a machine without much other work
-WATCHED = 20  # steps after which the load is judged again
-COPIES = 4  # of the weights in memory: weights, gradients, and two moments of Adam
+STEPS = 3  # steps per time measurement; the first is a warm-up and is not counted
+FASTER = 1.25  # one thread is preferred only if it is faster by this factor: a smaller difference may be chance
+IDLE_SHARE = 0.7  # smallest ratio of processor time to wall time, of the main thread, that counts as an idle machine
+WATCHED = 20  # first steps of a training over which the load is measured
+COPIES = 4  # arrays of the size of the weights in memory: weights, gradients, and the two moments of Adam
 
 
 def available_threads() -> int:
-    """Number of cores that this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def choose_threads(step: Callable[[], object]) -> dict[int, float]:
-    """Times a step with the present number of threads and with one, and leaves torch with the faster number.
+    """Times a step with the present number of threads and with one thread, and sets torch to the faster number.
 
-    A number that the user has chosen, by ``OMP_NUM_THREADS``, stays.
+    A number that the user has set by ``OMP_NUM_THREADS`` is not changed.
 
     Args:
-        step: a step of the training without effect on its result: loss and gradient.
+        step: computes loss and gradient as in a training step, without an effect on the training.
     Returns:
-        Seconds of a step for each number of threads that was tried; empty if there is no choice.
+        Seconds per step for each number of threads; empty if nothing was timed.
     """
     present = torch.get_num_threads()
     if present == 1 or "OMP_NUM_THREADS" in os.environ:
@@ -54,13 +55,13 @@ def choose_threads(step: Callable[[], object]) -> dict[int, float]:
 
 
 class LoadWatch:
-    """Callbacks of :func:`.fit` that warn once, in one line, if other work takes the processor from the first steps of a training.
+    """Callbacks of :func:`.fit` that warn once if other programs occupied the processor during the first steps of a training.
 
     Args:
-        warn: is called with the line.
-        steps: number of steps after which the load is judged.
+        warn: is called with the warning, one line.
+        steps: number of steps over which the load is measured.
 
-    ``before`` must be the last callback and ``after`` the first: between them lies the next step, without the other callbacks.
+    ``before`` must be the last callback and ``after`` the first, so that the time between them is that of a step without other callbacks.
     """
 
     def __init__(self, warn: Callable[[str], None], *, steps: int = WATCHED):
@@ -73,34 +74,34 @@ class LoadWatch:
         self.began = (time.perf_counter(), time.thread_time()) if self.count < self.steps else None
 
     def after(self, state: State) -> None:
-        """Reads the clocks after a step; after the last one that is watched, judges the load."""
+        """Reads the clocks after a step; after the last measured step, warns if the machine was busy."""
         if self.began is None:
             return
         self.wall += time.perf_counter() - self.began[0]
         self.processor += time.thread_time() - self.began[1]
         self.count, self.began = self.count + 1, None
-        if self.count == self.steps and (busy := _busy(self.wall, self.processor)) > 1 - IDLE_SHARE:
+        if self.count == self.steps and (busy := _busy_share(self.wall, self.processor)) > 1 - IDLE_SHARE:
             speed = f"{self.steps / self.wall:,.3g} steps a second"
             self.warn(f"the machine is busy: other work took {100 * busy:.0f} % of the time of the first {self.steps} steps ({speed})")
 
 
-def _busy(wall: float, processor: float) -> float:
-    """Share of the wall time in which the thread did not run; 0 if the clock did not move."""
+def _busy_share(wall: float, processor: float) -> float:
+    """Returns the share of the wall time in which the thread did not run; 0 if no time has passed."""
     return max(0.0, 1 - processor / wall) if wall > 0 else 0.0
 
 
 class Uncountable(ValueError):
-    """A network that cannot be built without numbers, or has more of them than torch can count."""
+    """Raised if a network cannot be built without the values of its tensors, or has more of them than torch can count."""
 
 
 def on_meta(build: Callable[[], nn.Module]) -> nn.Module:
-    """The network on torch's ``meta`` device, where tensors have shapes and no numbers, so that no memory is needed.
+    """Builds the network on torch's ``meta`` device, where tensors have shapes but no values and need no memory.
 
     Args:
-        build: makes the network; no random numbers are drawn.
+        build: builds the network; torch's random state is restored afterwards.
     Raises:
-        Uncountable: the constructor needs the numbers of a tensor, or a tensor has too many.
-        ValueError: ``build`` refuses.
+        Uncountable: the constructor needs the values of a tensor, or a tensor has too many.
+        ValueError: ``build`` rejects the sizes.
     """
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
@@ -111,11 +112,11 @@ def on_meta(build: Callable[[], nn.Module]) -> nn.Module:
 
 
 def shapes_of(build: Callable[[], nn.Module], *, own: bool) -> nn.Module:
-    """A network whose names and shapes are compared: without memory for its weights, if its constructor needs no numbers.
+    """Builds a network whose parameter names and shapes are to be compared, without memory for its weights if possible.
 
     Args:
-        build: makes the network; no random numbers are drawn.
-        own: whether it is a network of the caller's own, which may need numbers.
+        build: builds the network; torch's random state is restored afterwards.
+        own: whether the caller supplied the network. Its constructor may need values of tensors; it is then built in memory.
     Raises:
         Uncountable: see :func:`on_meta`.
     """
@@ -129,10 +130,10 @@ def shapes_of(build: Callable[[], nn.Module], *, own: bool) -> nn.Module:
 
 
 def check_memory(build: Callable[[], nn.Module]) -> int:
-    """Number of parameters of a network, counted without memory for them.
+    """Returns the number of parameters of a network without allocating memory for them.
 
     Args:
-        build: makes the network.
+        build: builds the network.
     Raises:
         Uncountable: see :func:`on_meta`.
         ValueError: weights, gradients and the moments of Adam need more than the memory of the machine.
@@ -149,7 +150,7 @@ def check_memory(build: Callable[[], nn.Module]) -> int:
 
 
 def _memory() -> float:
-    """Bytes of memory of the machine; infinite if the system does not say."""
+    """Returns the memory of the machine in bytes; infinity if the system does not report it."""
     try:
         return float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):

@@ -1,9 +1,10 @@
-"""Metrics of networks during training: the theories' and the general ones, beside their values in untrained networks of the same sizes.
+"""Metrics of networks during training, those of theories and general ones, compared with untrained networks of the same sizes.
 
-A row whose metric makes no null of its own gets the values of the same metric in untrained networks on the same samples as its null.
+If a metric gives a row no null distribution, the values of the same metric in untrained networks on the same samples are its null
+distribution.
 
-Attention is measured on a few hundred samples. Features with classes are measured on many more: coding rates and the collapse of classes
-are biased by few samples, and cost no more than a forward pass.
+Attention is measured on a few hundred samples. Features with classes are measured on many more: few samples bias coding rates and the
+collapse of classes, and the measurement costs no more than a forward pass.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,22 +34,22 @@ from .recipes import Recipe
 from .supervised import train_classifier
 from .tasks import Classification
 
-SAMPLES = 256  # samples of a measurement: constraints of a few hundred sequences suffice, and it takes well under a second
-SAMPLES_BY_CLASS = 3_072  # samples of features with classes: beyond them value and null fall together, see docs/probes.md
-PER_PASS, PER_PASS_BY_CLASS = 128, 512  # images per forward pass, with attention maps or features alone in memory
-UNTRAINED_NETWORKS = 3  # behind the null
-PICTURED = 6  # samples whose attention maps are kept for pictures
-MAP_NUMBERS = 2**22  # limit on the numbers in all maps of a network, 16 MiB; of longer sequences fewer maps are kept
+SAMPLES = 256  # samples per measurement: a few hundred suffice, and the measurement takes well under a second
+SAMPLES_BY_CLASS = 3_072  # samples for features with classes; with more, value and null decrease together, see docs/probes.md
+PER_PASS, PER_PASS_BY_CLASS = 128, 512  # images per forward pass, with attention maps or with features only in memory
+UNTRAINED_NETWORKS = 3  # networks that the null distribution is computed from
+PICTURED = 6  # samples whose attention maps are stored for figures
+MAP_NUMBERS = 2**22  # limit on the numbers in all maps of a network, 16 MiB; longer sequences have fewer maps
 CHECKPOINTS = 14
 UNTRAINED_NULL = "untrained networks"
 
 Metrics = Callable[[], Sequence[Metric]]
-"""Makes fresh metrics: some compare with earlier measurements, which must not be of another network."""
+"""Makes new metrics. Some metrics compare a measurement with earlier ones, so each network needs its own."""
 Batches = Iterable[tuple[Tensor, Tensor | None]]
 
 
 class Encoder(nn.Module):
-    """The encoder of a masked autoencoder, nothing hidden: ``[b, c, h, w] -> [b, 1 + seq, dim]``, the class token first."""
+    """The encoder of a masked autoencoder on whole images: ``[b, c, h, w] -> [b, 1 + seq, dim]``, with the class token first."""
 
     def __init__(self, autoencoder: CRATEMAE):
         super().__init__()
@@ -64,7 +65,7 @@ class Encoder(nn.Module):
 
 
 def measured_network(model: nn.Module) -> nn.Module:
-    """The network whose activations are measured, on images in [0, 1]: of a masked autoencoder the encoder, otherwise the network."""
+    """Returns the network whose activations are measured: the encoder of a masked autoencoder, otherwise the network itself."""
     if not isinstance(model, Pixels) or not isinstance(model.network, Completion):
         return model
     encoder = Encoder(model.network.autoencoder)
@@ -76,12 +77,13 @@ class Moment:
     """The state of a training, for callbacks.
 
     Attributes:
-        step, epoch: so far; the last epoch in part.
-        done: share of the training, in [0, 1].
-        seconds: since the beginning, without interruptions.
-        speed: images per second since the last interval, without measurements; None before the first step.
-        loss: of the last step, or at an interval the mean since the one before; None before the first step.
-        measured: the objective's rows on the validation images, at an interval; otherwise None.
+        step: number of steps so far.
+        epoch: number of epochs so far, with a fraction.
+        done: completed share of the training, in [0, 1].
+        seconds: training time so far, without interruptions.
+        speed: images per second since the previous interval, without measurements; None before the first step.
+        loss: loss of the last step; at an interval the mean loss since the previous interval; None before the first step.
+        measured: rows of the objective on the validation images, at an interval; otherwise None.
     """
 
     step: int
@@ -94,20 +96,21 @@ class Moment:
 
     @property
     def left(self) -> float | None:
-        """Seconds until the end, at the speed so far."""
+        """Estimated seconds until the end, at the speed so far; None at the beginning."""
         return self.seconds * (1 - self.done) / self.done if self.done else None
 
 
 class Monitor:
-    """Measures a network on images or sequences of tokens, at the checkpoints of its training or once.
+    """Measures a network on images or sequences of tokens, once or at the checkpoints of its training.
 
     Args:
-        samples: in random order. Of images the first :data:`SAMPLES` are used, for metrics with classes the first
-            :data:`SAMPLES_BY_CLASS`; of sequences the first :data:`SAMPLES`.
-        metrics: makes fresh metrics; :func:`with_general` adds others.
-        name: column ``model``.
-        untrained: makes the networks with random weights behind the null, by number; if None, :meth:`compare_with` gets them later.
-        split: column ``split``.
+        samples: images or sequences in random order. The first :data:`SAMPLES` are used; metrics with classes use the first
+            :data:`SAMPLES_BY_CLASS` images.
+        metrics: function that makes new metrics; :func:`with_general` adds the general ones.
+        name: column ``model`` of the rows.
+        untrained: function that makes a network with random weights, given its number; these networks give the null distributions. None:
+            pass the networks to :meth:`compare_with` later.
+        split: column ``split`` of the rows.
     Raises:
         ValueError: there are no samples.
     """
@@ -130,21 +133,24 @@ class Monitor:
         self.metrics = with_general(metrics())
 
     def compare_with(self, untrained: Iterable[nn.Module]) -> None:
-        """Measures the networks behind the null, with fresh metrics for each: a trained network must not be compared with them."""
+        """Computes the null distributions from untrained networks.
+
+        Each network has new metrics, so that no metric compares a trained network with an untrained one as an earlier measurement.
+        """
         try:
             self.nulls = nulls_of([self._rows(network, with_general(self.fresh()), 0) for network in untrained], UNTRAINED_NULL)
         except NoAttention:
             self.nulls = {}
 
     def memory(self) -> list[dict]:
-        """What the metrics keep from measurement to measurement."""
+        """Returns the state that the metrics carry from one measurement to the next."""
         return [metric.memory() for metric in self.metrics]
 
     def remember(self, memory: Sequence[dict]) -> None:
         """Restores a :meth:`memory`, so that a resumed training continues exactly.
 
         Raises:
-            ValueError: it belongs to other metrics.
+            ValueError: the memory belongs to different metrics.
         """
         if len(self.metrics) != len(memory):
             raise ValueError(f"a memory of {len(self.metrics)} metrics was expected, got one of {len(memory)}; pass the same metrics")
@@ -152,7 +158,7 @@ class Monitor:
             metric.remember(state)
 
     def measure(self, model: nn.Module, step: int) -> list[Measurement]:
-        """The rows of a network at a step; at step 0 with a row for each metric that measures nothing in it.
+        """Returns the rows of a network at a step; at step 0 also a row with reasons for each metric that measured nothing.
 
         The network's mode is restored, and no random numbers are drawn.
         """
@@ -164,6 +170,7 @@ class Monitor:
         return with_nulls(rows, self.nulls)
 
     def _rows(self, model: nn.Module, metrics: Sequence[Metric], step: int) -> list[Measurement]:
+        """Measures the metrics, each on its number of samples."""
         samples = self.samples
         if isinstance(samples, TokenData):
             samples = samples[:SAMPLES]
@@ -176,7 +183,7 @@ class Monitor:
         return rows + self._measure(model, by_class, step, _passes(model, samples, PER_PASS_BY_CLASS), len(samples))
 
     def _measure(self, model: nn.Module, metrics: Sequence[Metric], step: int, batches: Batches, n: int) -> list[Measurement]:
-        """One measurement of all batches, of n samples together."""
+        """Measures the metrics once, on all batches together; they hold n samples."""
         training = model.training
         model.eval()
         measured = measured_network(model)
@@ -192,24 +199,24 @@ class Monitor:
 
 
 def _passes(model: nn.Module, images: Images, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Images in [0, 1] for forward passes of at most ``size`` images, with labels."""
+    """Yields images in [0, 1] and their labels, at most ``size`` at a time."""
     parameter = next(model.parameters())
     for pixels, labels in zip(images.pixels.split(size), images.labels.split(size)):
         yield scaled(pixels, parameter), labels
 
 
 def with_general(metrics: Sequence[Metric]) -> list[Metric]:
-    """The metrics, and those of no theory: statistics of attention, geometry of the features, collapse of classes."""
+    """Returns the metrics and the general ones, which belong to no theory: attention statistics, geometry of features, neural collapse."""
     return [*metrics, AttentionStatistics(), Geometry(), NeuralCollapse()]
 
 
 def with_nulls(rows: Sequence[Measurement], nulls: dict[tuple, Null]) -> list[Measurement]:
-    """The rows; each row without a null gets the null of its place."""
+    """Returns the rows; a row without a null distribution gets that of its quantity, layer and head."""
     return [replace(row, null=nulls[place_of(row)]) if row.null is None and place_of(row) in nulls else row for row in rows]
 
 
 def mean_over_heads(rows: Iterable[Measurement]) -> list[Measurement]:
-    """One row per model, quantity, layer and step: the mean of the heads' values, and of their nulls draw by draw."""
+    """Averages over heads: one row per model, quantity, layer and step, with the null distribution of the mean."""
     groups: dict[tuple, list[Measurement]] = {}
     for row in rows:
         if row.value is not None:
@@ -218,35 +225,38 @@ def mean_over_heads(rows: Iterable[Measurement]) -> list[Measurement]:
 
 
 def attention_maps(model: nn.Module, inputs: Tensor, *, limit: int = MAP_NUMBERS) -> np.ndarray | None:
-    """Attention of the first inputs, ``[layers, heads, samples, queries, keys]`` float32; None if there is none, or maps differ in shape.
+    """Returns attention maps of the first inputs, ``[layers, heads, samples, queries, keys]`` float32.
+
+    Returns None if the model has no attention maps, or if maps differ in shape.
 
     Args:
-        model: in evaluation mode.
-        inputs: of the model; at most :data:`PICTURED` are used.
-        limit: on the numbers in the array: it holds as many samples as the limit allows.
+        model: network in evaluation mode.
+        inputs: inputs of the model; at most :data:`PICTURED` are used.
+        limit: largest number of entries in the array; samples beyond it are left out.
     """
-    keeper = AttentionMaps(keep=PICTURED)
+    recorder = AttentionMaps(keep=PICTURED)
     try:
-        with probe(model, [keeper]), torch.no_grad():
+        with probe(model, [recorder]), torch.no_grad():
             model(inputs[:PICTURED])
     except NoAttention:
         return None
-    maps = [keeper.sums[where].cpu().numpy().swapaxes(0, 1) for where in sorted(keeper.sums)]
-    if len({each.shape for each in maps}) != 1:
+    maps = [recorder.sums[where].cpu().numpy().swapaxes(0, 1) for where in sorted(recorder.sums)]
+    if len({array.shape for array in maps}) != 1:
         return None
-    whole = np.stack(maps).astype(np.float32)
-    return whole[:, :, : limit * whole.shape[2] // whole.size]
+    stacked = np.stack(maps).astype(np.float32)
+    return stacked[:, :, : limit * stacked.shape[2] // stacked.size]  # limit // (entries per sample), in integers
 
 
 @dataclass(frozen=True)
 class Monitored:
-    """A trained network with its timeline.
+    """A trained network with the measurements of its training.
 
     Attributes:
-        model: trained, in evaluation mode.
-        rows: of all checkpoints, with ``model``, ``step`` and ``split``.
-        arrays: ``network/<name>/steps`` and ``network/<name>/attention``, maps [steps, layers, heads, sequences, queries, keys].
-        queries: for each of these steps, the last block's output at the query's token, [n, dim], of the first validation sequences.
+        model: trained network, in evaluation mode.
+        rows: rows of all checkpoints, with ``model``, ``step`` and ``split``.
+        arrays: ``network/<name>/steps`` and, if the network has attention maps, ``network/<name>/attention``
+            [steps, layers, heads, sequences, queries, keys].
+        queries: outputs of the last block at the query token, [n, dim], for the first validation sequences; one array per checkpoint.
     """
 
     model: nn.Module
@@ -256,7 +266,7 @@ class Monitored:
 
 
 def checkpoints(steps: int, count: int = CHECKPOINTS) -> tuple[int, ...]:
-    """Steps at which to measure: 0, the last, and steps between, denser at the start (uniform in the square root).
+    """Returns steps for measurements, from 0 to the last, denser at the start: uniform in the square root of the step.
 
     >>> checkpoints(100, 5)
     (0, 6, 25, 56, 100)
@@ -280,16 +290,16 @@ def monitored_training(
 
     Args:
         recipe: network and settings.
-        train_data, validation_data: with labels; tokens ``[n, seq, dim]``.
-        metrics: makes fresh metrics (the theories'); :func:`with_general` adds others.
-        steps: optimiser steps.
-        seed: of initial weights, batches and dropout.
-        featured: number of validation sequences whose queries are kept at each checkpoint.
-        device: of the training.
-        progress: is called with one line per checkpoint.
+        train_data, validation_data: tokens ``[n, seq, dim]`` with labels.
+        metrics: function that makes new metrics of theories; :func:`with_general` adds the general ones.
+        steps: number of optimiser steps.
+        seed: seed of initial weights, batches and dropout.
+        featured: number of validation sequences whose queries are stored at each checkpoint.
+        device: torch device of the training.
+        progress: called with one line per checkpoint.
     Raises:
         NotConverged: the loss became infinite or NaN.
-        ValueError: data without labels, or settings out of range.
+        ValueError: data have no labels, or a setting is out of range.
     """
     generator = torch.Generator().manual_seed(seed)
     model = build(lambda: recipe.build(train_data), generator)
@@ -301,15 +311,15 @@ def monitored_training(
 
     def checkpoint(step: int, network: nn.Module) -> None:
         rows.extend(monitor.measure(network, step))
-        learnt = task.evaluate(network)
-        rows.extend(replace(row, model=recipe.name, step=step) for row in learnt)
+        scores = task.evaluate(network)
+        rows.extend(replace(row, model=recipe.name, step=step) for row in scores)
         attention = attention_maps(network, _inputs(network, validation_data[:PICTURED]), limit=MAP_NUMBERS // len(stops))
         maps.extend([] if attention is None else [attention])
         query = features(network, validation_data[:featured]).query
         assert query is not None
-        queries.append(query.clone())  # the query is a view of all tokens
+        queries.append(query.clone())  # the query is a view, which would keep all tokens in memory
         if progress:
-            accuracy = Table(learnt).select(quantity=ACCURACY).one().value or 0.0
+            accuracy = Table(scores).select(quantity=ACCURACY).one().value or 0.0
             progress(f"{recipe.name}: step {step} of {steps}, validation accuracy {100 * accuracy:.1f} %")
 
     trained = train_classifier(
@@ -324,7 +334,7 @@ def monitored_training(
         callback=checkpoint,
         device=device,
     )
-    # After the training, whose batches the generator draws first: the trained network does not depend on the number of others.
+    # The generator draws the untrained networks after the training, so that the training does not depend on their number.
     monitor.compare_with([build(lambda: recipe.build(train_data), generator).to(device).eval() for _ in range(UNTRAINED_NETWORKS)])
     arrays = Arrays({f"network/{recipe.name}/steps": np.array(stops)})
     if len(maps) == len(stops) and maps[0].size:
@@ -333,5 +343,6 @@ def monitored_training(
 
 
 def _inputs(model: nn.Module, data: TokenData) -> Tensor:
+    """Returns the tokens on the model's device, in its precision."""
     parameter = next(model.parameters())
     return data.tokens.to(parameter.device, parameter.dtype)

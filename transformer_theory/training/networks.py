@@ -1,16 +1,16 @@
-"""Networks that classify images, by name and size: what ``transformer-theory train`` builds.
+"""Networks that classify images, by name and sizes, as ``transformer-theory train`` builds them.
 
-All have a class token, and their input is images [batch, channels, image_size, image_size]; their layers differ:
+All have a class token and take images [batch, channels, image_size, image_size]. Their layers differ:
 
-* ``crate``: the released form, shared W_Q = W_K = W_V, free output matrix, residual step, one ISTA step;
-* ``crate-paper``: output tied to the subspaces, the shrinking step (1 - κβ)Z + κβ MSSA(Z);
-* ``crate-exact``: the gradient step of the coding rate itself, by its p x p resolvent, without softmax;
-* ``crate-alpha``: an overcomplete dictionary of 4 dim atoms with its own decoder, and a skip around it;
+* ``crate``: the released form, with shared W_Q = W_K = W_V, a free output matrix, a residual step and one ISTA step;
+* ``crate-paper``: output tied to the subspaces, with the shrinking step (1 - κβ)Z + κβ MSSA(Z);
+* ``crate-exact``: the gradient step of the coding rate, computed with its p x p resolvent, without softmax;
+* ``crate-alpha``: an overcomplete dictionary of 4 dim atoms with a separate decoder, and a skip connection around it;
 * ``tost``: attention by token statistics in the released form, linear in the number of tokens, with the GELU MLP of a ViT (without the
   convolutions, layer scales and class attention of the published network);
 * ``vit``: the pre-norm vision transformer.
 
-Networks of your own are passed to :func:`.loop.train` and :func:`.saved.load` as ``networks={"name": build}``.
+Pass other networks to :func:`.loop.train` and :func:`.saved.load` as ``networks={"name": build}``.
 
 Source: :cite:t:`yu2023white`, :cite:t:`yang2024scaling`, :cite:t:`wu2024token`, :cite:t:`dosovitskiy2021image`.
 """
@@ -33,7 +33,7 @@ from ..models.crate import ExactAttention, Ista, OvercompleteIsta, PaperAttentio
 from ..models.embedding import Patches
 
 Stem = Literal["patches", "convolutions"]
-PIXELS = 16  # a norm over patches with fewer numbers would erase their brightness
+PIXELS = 16  # smallest number of values per patch for a norm; on smaller patches it would erase the brightness
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,14 @@ class Sizes:
     """Sizes of a network.
 
     Attributes:
-        image_size, channels, num_classes: of the data.
+        image_size: side of the images, pixels.
+        channels: number of channels of the images.
+        num_classes: number of classes of the data.
         patch_size: side of a patch, pixels.
-        dim, depth, heads: of the layers.
-        stem: how an image becomes tokens: linear patches, or overlapping convolutions.
+        dim: width of the tokens.
+        depth: number of layers.
+        heads: number of attention heads per layer.
+        stem: map from images to tokens: linear patches, or overlapping convolutions.
     """
 
     image_size: int
@@ -58,9 +62,9 @@ class Sizes:
 
 
 class Mlp(nn.Module):
-    """The GELU MLP of a ViT as a sparsification block with a skip, [batch, n, dim] -> [batch, n, dim]."""
+    """The GELU MLP of a ViT as the sparsification block of a CRATE, [batch, n, dim] -> [batch, n, dim]."""
 
-    skip = True
+    skip = True  # the CRATE layer adds the input
 
     def __init__(self, dim: int, *, ratio: int = 4):
         super().__init__()
@@ -71,13 +75,13 @@ class Mlp(nn.Module):
 
 
 class Pixels(nn.Module):
-    """A network on images in [0, 1], which it first centres and scales channel by channel.
+    """A network on images in [0, 1], with a normalisation of each channel before it.
 
     Args:
-        network: its input is normalised images [batch, c, h, w].
-        mean, std: of the training images, [c].
+        network: network on normalised images [batch, c, h, w].
+        mean, std: mean and standard deviation of the training images, [c].
     Raises:
-        ValueError: mean and std differ in number, or a std is not positive.
+        ValueError: mean and std differ in length, or a std is not positive.
     """
 
     mean: Tensor
@@ -93,16 +97,17 @@ class Pixels(nn.Module):
 
     @classmethod
     def centring(cls, network: nn.Module, pixels: UInt8[Tensor, "n c h w"]) -> "Pixels":
-        """Normalises by mean and standard deviation of each channel of the pixels, 0 to 255."""
+        """Builds the normalisation from the mean and standard deviation of each channel of the pixels, 0 to 255."""
+        # The 256 counts per channel give both sums exactly in float64, without a float copy of all images.
         counts = torch.stack([torch.bincount(channel.flatten(), minlength=256) for channel in pixels.unbind(1)]).double()
         values, n = torch.arange(256, device=counts.device) / 255, counts.sum(1, keepdim=True)
         mean = (counts * values).sum(1, keepdim=True) / n
         variance = (counts * (values - mean) ** 2).sum(1) / (n[:, 0] - 1)
-        return cls(network, mean[:, 0], variance.sqrt().clamp(min=1 / 255))
+        return cls(network, mean[:, 0], variance.sqrt().clamp(min=1 / 255))  # a constant channel has variance 0
 
     @property
     def cls_token(self) -> Tensor | None:
-        """The network's class token, if it has one: the first token then stands for the image."""
+        """The network's class token, which is the first token of each image; None if it has none."""
         return getattr(self.network, "cls_token", None)
 
     def forward(self, images: Float[Tensor, "batch c h w"]) -> Tensor:
@@ -110,10 +115,11 @@ class Pixels(nn.Module):
 
 
 def _check_patches(sizes: Sizes) -> None:
-    """Raises ValueError unless the stem can cut the images; the message lists the possible sizes."""
+    """Raises :class:`ValueError` unless the stem can divide the images into patches; the message lists the possible sizes."""
     side, by_halves = sizes.image_size, sizes.stem == "convolutions"
+    # size & (size - 1) clears the lowest bit: it is 0 for powers of two only.
     possible = [size for size in range(1, side + 1) if side % size == 0 and not (by_halves and (size == 1 or size & (size - 1)))]
-    if sizes.patch_size in possible or sizes.patch_size < 1:  # sizes below 1 raise where they are used
+    if sizes.patch_size in possible or sizes.patch_size < 1:  # the patches check sizes below 1
         return
     kind = "a power of two from 2 on that divides" if by_halves else "a divisor of"
     other = f"choose {', '.join(map(str, possible))}" if possible else "choose stem 'patches', or images of an even side"
@@ -121,7 +127,7 @@ def _check_patches(sizes: Sizes) -> None:
 
 
 def _embedding(sizes: Sizes) -> tuple[nn.Sequential, int]:
-    """Images to normalised tokens, with the released names of parameters for patches; and the number of tokens."""
+    """Returns the map from images to normalised tokens, with the parameter names of the released networks, and the number of tokens."""
     _check_patches(sizes)
     if sizes.stem == "convolutions":
         stem = _stem(sizes)
@@ -138,7 +144,7 @@ def _stem(sizes: Sizes) -> Convolutions:
 def crate(
     sizes: Sizes, *, attention: Callable[..., nn.Module] = ReleasedAttention, sparsify: Callable[[int], nn.Module] = Ista
 ) -> nn.Module:
-    """A CRATE for images with the given blocks, see :mod:`..models.crate`."""
+    """Builds a CRATE for images with the given blocks, see :mod:`..models.crate`."""
     embedding, seq = _embedding(sizes)
     return CRATE(
         embedding,
@@ -160,7 +166,7 @@ def _vit(sizes: Sizes) -> nn.Module:
 
 
 Builder = Callable[[Sizes], nn.Module]
-"""Makes a network with initial weights: images ``[batch, channels, image_size, image_size]`` to logits ``[batch, num_classes]``."""
+"""Builds a network with initial weights, from images ``[batch, channels, image_size, image_size]`` to logits ``[batch, num_classes]``."""
 
 NETWORKS: dict[str, Builder] = {
     "crate": crate,
@@ -171,20 +177,20 @@ NETWORKS: dict[str, Builder] = {
     "vit": _vit,
 }
 
-# An objective builds its network from a name and sizes alone, so the builders of the caller reach it through the context, not as arguments.
+# An objective builds its network from a name and sizes only. The caller's builders therefore reach it through a context variable.
 _OWN: ContextVar[Mapping[str, Builder] | None] = ContextVar("own", default=None)
 
 
 @contextlib.contextmanager
 def own_networks(networks: Mapping[str, Builder] | None) -> Iterator[None]:
-    """Inside the block, :func:`builder` knows these networks too.
+    """Makes these networks known to :func:`builder` inside the block.
 
     Raises:
         ValueError: a name is one of :data:`NETWORKS`.
     """
     networks = networks or {}
-    if taken := [name for name in networks if name in NETWORKS]:
-        raise ValueError(f"networks must have names other than {', '.join(NETWORKS)}, got {taken[0]!r}; rename it")
+    if duplicates := [name for name in networks if name in NETWORKS]:
+        raise ValueError(f"networks must have names other than {', '.join(NETWORKS)}, got {duplicates[0]!r}; rename it")
     token = _OWN.set(networks)
     try:
         yield
@@ -193,10 +199,10 @@ def own_networks(networks: Mapping[str, Builder] | None) -> Iterator[None]:
 
 
 def builder(name: str) -> Builder:
-    """The builder of a network by name: of :data:`NETWORKS`, or of the :func:`own_networks`.
+    """Returns the builder of a network by name, from :data:`NETWORKS` or from the block of :func:`own_networks`.
 
     Raises:
-        ValueError: there is none.
+        ValueError: no network has this name.
     """
     known = {**NETWORKS, **(_OWN.get() or {})}
     if name not in known:

@@ -3,21 +3,21 @@ r"""Optimisers of a network with layers (AdamW, Muon), the schedule of their lea
     AdamW   m ← β1 m + (1 - β1) g,  v ← β2 v + (1 - β2) g²,       W ← (1 - η w) W - η m̂ / (sqrt(v̂) + ε)
     Muon    m ← μ m + (1 - μ) g,    c = (1 - μ) g + μ m = A S B,  W ← (1 - η w) W - 0.2 η sqrt(max(rows, columns)) A S' B
 
-with learning rate η and weight decay w; S' has singular values of about 1 in place of those of c. Muon acts on the matrices of the layers;
-all other parameters take AdamW. The scale 0.2 sqrt(max(rows, columns)) makes both updates equally large, so that one learning rate serves
-both. Muon computes S' in bfloat16 for weights of any type, so two runs whose gradients differ by rounding differ by the rounding of
-bfloat16.
+with learning rate η and weight decay w. The singular values S' are about 1, in place of those of c. Muon acts on the matrices of the
+layers; all other parameters take AdamW. The scale 0.2 sqrt(max(rows, columns)) gives updates of Muon the size of those of AdamW, so that
+one learning rate serves both. Muon computes S' in bfloat16 for weights of any type, so a rounding error in the gradient grows to one of
+bfloat16 in the update.
 
-Weight decay acts on maps of features only: not on norms, biases, temperatures, class and mask tokens, positions.
-In a network of L layers with layer-wise decay d, layer l = 1, ..., L learns at the rate η d^(L + 1 - l), parameters before the layers
-(embedding, class token, positions) at η d^(L + 1), parameters after them (last norm, head) at η.
+Weight decay acts on matrices that map features, not on norms, biases, temperatures, class tokens, mask tokens or positions.
+In a network of L layers with layer-wise decay d, layer l = 1, ..., L has the learning rate η d^(L + 1 - l). Parameters before the layers
+(embedding, class token, positions) have η d^(L + 1), and parameters after them (last norm, head) have η.
 
-The moving average, which is often the better network, is that of TensorFlow's ``tf.train.ExponentialMovingAverage``:
+The averaged network is often better than the last one. The average is that of TensorFlow's ``tf.train.ExponentialMovingAverage``:
 
     W̄ ← d_t W̄ + (1 - d_t) W,        d_0 = 0,  d_t = min(d, (1 + t) / (10 + t)) after t ≥ 1 averages
 
-so the first weights are copied, and forgotten soon: d_1 = 2/11, d_2 = 1/4. Until d_t reaches d, after (10 d - 1) / (1 - d) averages (8,990
-for d = 0.999), the memory is t / 9 steps.
+The first weights are copied; the small early decays, d_1 = 2/11 and d_2 = 1/4, soon remove their influence. Until d_t reaches d, after
+(10 d - 1) / (1 - d) averages (8,990 for d = 0.999), the average extends over the last t / 9 steps.
 
 Source: :cite:t:`loshchilov2019decoupled` (AdamW); Jordan (2024),
 kellerjordan.github.io/posts/muon, and :cite:t:`liu2025muon` (the scale of Muon); :cite:t:`clark2020electra`
@@ -26,7 +26,7 @@ and :cite:t:`bao2022beit` (layer-wise decay, for fine-tuning); :cite:t:`xiong202
 """
 
 # pyright: reportPrivateImportUsage=false
-# torch._foreach_*: one call for all parameters, as the optimisers of torch have it
+# torch._foreach_* updates all parameters in one call, as torch's own optimisers do.
 
 import math
 from collections.abc import Callable, Iterable
@@ -42,8 +42,8 @@ NAMES = ("adamw", "muon")
 BETAS = (0.9, 0.999)  # of AdamW, also of the parameters that Muon leaves to it
 
 
-def _evaluated(closure: Callable[[], Any] | None) -> Any:
-    """The loss of the closure; None without a closure."""
+def _closure_loss(closure: Callable[[], Any] | None) -> Any:
+    """Returns the loss that the closure computes; None without a closure."""
     if closure is None:
         return None
     with torch.enable_grad():
@@ -51,19 +51,20 @@ def _evaluated(closure: Callable[[], Any] | None) -> Any:
 
 
 class Together(torch.optim.Optimizer):
-    """Several optimisers of different parameters as one: one list of groups, one step, one state.
+    """Combines several optimisers of different parameters into one, with one list of groups, one step and one state.
 
     Args:
-        parts: each steps its own parameters.
+        parts: the optimisers, each with its own parameters.
     """
 
     def __init__(self, *parts: torch.optim.Optimizer):
         self.parts = parts
-        super().__init__([group for part in parts for group in part.param_groups], {})  # the groups themselves, not copies
+        # The groups are shared with the parts, so that a learning rate set here reaches them.
+        super().__init__([group for part in parts for group in part.param_groups], {})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = _evaluated(closure)
+        loss = _closure_loss(closure)
         for part in self.parts:
             part.step()
         return loss
@@ -86,20 +87,22 @@ def optimiser(
     layer_decay: float = 1.0,
     betas: tuple[float, float] = BETAS,
 ) -> torch.optim.Optimizer:
-    """An optimiser of a network's trainable parameters, one group per learning rate and decay; a schedule acts on it by :func:`scale`.
+    """Returns an optimiser of a network's trainable parameters, with one group per learning rate and weight decay.
+
+    Use :func:`scale` to apply a schedule.
 
     Args:
-        model: with layers if Muon or layer-wise decay is used, see :func:`places_of`.
+        model: the network; Muon and layer-wise decay need its layers, see :func:`places_of`.
         name: "adamw" or "muon".
-        learning_rate: of the parameters after the layers.
-        weight_decay: of matrices.
-        layer_decay: of the learning rate from a layer to the one before, in (0, 1].
-        betas: of AdamW.
+        learning_rate: learning rate of the parameters after the layers.
+        weight_decay: weight decay of matrices.
+        layer_decay: ratio of the learning rate of a layer to that of the next layer, in (0, 1].
+        betas: decay rates of the two moments of AdamW.
     Returns:
-        One optimiser, whose groups carry their own learning rate as ``initial_lr``.
+        One optimiser, whose groups store their unscaled learning rate as ``initial_lr``.
     Raises:
-        ValueError: an unknown name, a number out of range, no trainable parameter, no layers where they are needed, or Muon with a torch
-            before 2.9.
+        ValueError: the name is unknown, a number is out of range, no parameter is trainable, layers are needed and missing, or torch is
+            older than 2.9 and has no Muon.
     """
     if name not in NAMES:
         raise ValueError(f"name must be one of {', '.join(NAMES)}, got {name!r}")
@@ -118,12 +121,12 @@ def optimiser(
     hidden = {key for key, weight in trainable.items() if name == "muon" and weight.ndim == 2 and decays(weight) and 0 < places[key] < end}
 
     def groups(keys: Iterable[str]) -> list[dict[str, Any]]:
-        """One for each learning rate and weight decay."""
-        kinds: dict[tuple[float, float], list[Tensor]] = {}
+        """Returns one parameter group per learning rate and weight decay."""
+        by_rates: dict[tuple[float, float], list[Tensor]] = {}
         for key in keys:
-            kind = learning_rate * layer_decay ** (end - places[key]), weight_decay * decays(trainable[key])
-            kinds.setdefault(kind, []).append(trainable[key])
-        return [{"params": weights, "lr": rate, "initial_lr": rate, "weight_decay": w} for (rate, w), weights in kinds.items()]
+            rates = learning_rate * layer_decay ** (end - places[key]), weight_decay * decays(trainable[key])
+            by_rates.setdefault(rates, []).append(trainable[key])
+        return [{"params": weights, "lr": rate, "initial_lr": rate, "weight_decay": w} for (rate, w), weights in by_rates.items()]
 
     rest = groups(key for key in trainable if key not in hidden)
     adamw = torch.optim.AdamW(rest, lr=learning_rate, betas=betas, fused=True)
@@ -133,22 +136,22 @@ def optimiser(
 
 
 def scale(optimiser: torch.optim.Optimizer, factor: float) -> None:
-    """Sets the learning rate of each group to ``factor`` times its own."""
+    """Sets the learning rate of each group to ``factor`` times its ``initial_lr``."""
     for group in optimiser.param_groups:
         group["lr"] = factor * group["initial_lr"]
 
 
 def warm_up_cosine(progress: float, *, warm_up: float = 0.05, floor: float = 0.0) -> float:
-    r"""The factor of the learning rate at a share of the training: from 0 linearly to 1, then along half a cosine to the floor.
+    r"""Returns the factor of the learning rate: it rises linearly from 0 to 1, then falls along half a cosine to the floor.
 
         p / w                                         p < w
         f + (1 - f) (1 + cos(π (p - w) / (1 - w))) / 2    p >= w
 
-    At progress 0 it is 0, so a step uses the progress at its end.
+    The factor is 0 at progress 0, with which a step would change nothing; pass the progress at the end of the step.
 
     Args:
-        progress: p, share of the training, in [0, 1].
-        warm_up: w, share of the training, in [0, 1).
+        progress: p, completed share of the training, in [0, 1].
+        warm_up: w, share of the training over which the factor rises, in [0, 1).
         floor: f, factor at the end, in [0, 1].
     Raises:
         ValueError: an argument is out of range.
@@ -162,12 +165,13 @@ def warm_up_cosine(progress: float, *, warm_up: float = 0.05, floor: float = 0.0
 
 
 def exponential_average(model: nn.Module, *, decay: float = 0.999) -> AveragedModel:
-    """A copy of a network that ``update_parameters(model)`` moves towards it; called as the network, stored by its ``state_dict``.
+    """Returns a moving average of a network's weights: a module that is called like the network.
 
-    Buffers are copied, not averaged.
+    ``update_parameters(model)`` adds the present weights to the average and copies the buffers, which are not averaged. ``state_dict``
+    stores the average.
 
     Args:
-        model: the network in its initial state.
+        model: the network with its initial weights.
         decay: d, in [0, 1).
     Raises:
         ValueError: decay is out of range.
@@ -177,32 +181,34 @@ def exponential_average(model: nn.Module, *, decay: float = 0.999) -> AveragedMo
 
     @torch.no_grad()
     def update(averaged: Weights, current: Weights, count: Tensor | int) -> None:
-        t = int(count)  # at least 1: torch copies at the first update
+        t = int(count)  # at least 1: torch copies the weights at the first update, without this function
         torch._foreach_lerp_(averaged, current, 1 - min(decay, (1 + t) / (10 + t)))
 
     return AveragedModel(model, multi_avg_fn=update)
 
 
 def decays(weight: Float[Tensor, "..."]) -> bool:
-    """Whether weight decay acts on a parameter ``[...]``: it does if the parameter has several rows of several numbers.
+    """Returns whether weight decay acts on a parameter ``[...]``: whether it has several rows with several numbers each.
 
-    So it does not act on vectors, rows or columns, nor on tokens and positions ``[1, n, dim]``, which a whole batch shares.
+    Vectors, single rows and single columns are excluded. So are tokens and positions ``[1, n, dim]``, which all images of a batch share.
     """
     return weight.ndim > 0 and 1 < len(weight) < weight.numel()
 
 
 def places_of(model: nn.Module) -> tuple[dict[str, int], int]:
-    """The place of each parameter by name, 0 before the layers, l in layer l = 1, ..., L, L + 1 after them; and L + 1.
+    """Returns the place of each parameter by name, and L + 1 for L layers.
 
-    The layers are the members of the first list or sequence, outermost first, whose members have one type and submodules, without
-    convolutions, which belong to a stem. Parameters before them, in the order of the model, belong to the embedding; those after them, also
-    of a decoder, belong to the head.
+    The place is 0 before the layers, l in layer l = 1, ..., L, and L + 1 after the layers.
+
+    The layers are the members of the first ``ModuleList`` or ``Sequential``, outermost first, whose members all have the same type and
+    submodules. Lists with convolutions are skipped: they belong to a stem. Parameters that the model registers before its layers belong to
+    the embedding; parameters after them belong to the head, including those of a decoder.
 
     Raises:
         ValueError: the model has no such list.
     """
     for layers in model.modules():
-        if isinstance(layers, nn.ModuleList | nn.Sequential) and _alike(layers):
+        if isinstance(layers, nn.ModuleList | nn.Sequential) and _are_layers(layers):
             break
     else:
         raise ValueError(
@@ -212,12 +218,13 @@ def places_of(model: nn.Module) -> tuple[dict[str, int], int]:
     number = {id(weight): place for place, layer in enumerate(layers, start=1) for weight in layer.parameters()}
     end, places = len(layers) + 1, {}
     for name, weight in model.named_parameters():
-        outside = end if places and max(places.values()) else 0
+        outside = end if places and max(places.values()) else 0  # after the first parameter of a layer, the head begins
         places[name] = number.get(id(weight), outside)
     return places, end
 
 
-def _alike(layers: nn.ModuleList | nn.Sequential) -> bool:
-    kinds = {type(layer) for layer in layers}
-    stem = any(isinstance(module, nn.Conv2d) for module in layers.modules())
-    return len(kinds) == 1 and not stem and all(len(layer._modules) for layer in layers)
+def _are_layers(layers: nn.ModuleList | nn.Sequential) -> bool:
+    """Returns whether the members are layers: of one type, with submodules and without convolutions."""
+    types = {type(layer) for layer in layers}
+    has_convolution = any(isinstance(module, nn.Conv2d) for module in layers.modules())
+    return len(types) == 1 and not has_convolution and all(len(layer._modules) for layer in layers)

@@ -1,8 +1,8 @@
 """Devices, precision and processes of a training, through Lightning Fabric.
 
-One process trains on one device. ``torchrun`` starts several; each holds the network and all images, draws the same random numbers, and
-works on its share of each batch; gradients are averaged. Order and augmentation of images are those of a single process, and so are the
-losses, up to the order of sums.
+One process trains on one device. ``torchrun`` starts several processes. Each holds the network and all images, draws the same random
+numbers and computes the gradient of its share of each batch; the gradients are averaged. Order and augmentation of the images are the same
+as in a single process, and so are the losses, up to the order of sums.
 """
 
 import logging
@@ -25,14 +25,14 @@ PRECISIONS = {"float32": "32-true", "bfloat16": "bf16-mixed"}
 
 @dataclass(frozen=True)
 class Hardware:
-    """Where a training runs; the result does not depend on it, up to rounding.
+    """Device, precision and processes of a training. The result does not depend on them, up to rounding.
 
     Attributes:
-        device: ``cpu``, ``cuda``, ``mps``, or ``auto`` for the best available.
-        precision: of the products; ``auto`` is bfloat16 if the device multiplies faster in it. Weights are always float32.
-        strategy: of several processes: each holds all weights (``ddp``), or a share of weights, gradients and the optimiser's state, and
-            all weights only from its forward pass to its gradient (``fsdp``).
-        compile: whether the network is compiled, which takes a minute.
+        device: ``cpu``, ``cuda``, ``mps``, or ``auto`` for the best available device.
+        precision: precision of matrix products; ``auto`` is bfloat16 if the device multiplies faster in it. Weights are always float32.
+        strategy: division of the network among several processes. With ``ddp``, each process holds all weights. With ``fsdp``, each holds a
+            share of weights, gradients and the optimiser's state, and gathers all weights from the forward to the backward pass only.
+        compile: whether the network is compiled, which takes about a minute.
     """
 
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -56,15 +56,16 @@ class Hardware:
 
 
 def _cpu_multiplies_faster_in_bfloat16() -> bool:
-    """Whether the processor has a fast unit for bfloat16: Intel's AMX, or the instructions of an AMD (Zen 4 and later).
+    """Returns whether the processor has a fast unit for bfloat16: Intel's AMX, or AMD's AVX-512 BF16 instructions (Zen 4 and later).
 
-    AVX-512 instructions alone do not suffice: on an Intel Xeon without AMX, products in bfloat16 are slower than in float32. Nothing is
-    timed, since the answer would depend on the load of the machine, and a resumed training could change its precision.
+    On Intel processors AVX-512 BF16 does not suffice: on a Xeon without AMX, products in bfloat16 are slower than in float32. The products
+    are not timed, since the outcome would depend on the load of the machine, and a resumed training could change its precision.
     """
     return torch.cpu._is_amx_tile_supported() or (torch.cpu._is_avx512_bf16_supported() and "AuthenticAMD" in _processor())
 
 
 def _processor() -> str:
+    """Returns a description of the processor that includes its vendor."""
     try:
         return Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:  # not Linux
@@ -72,15 +73,16 @@ def _processor() -> str:
 
 
 def launched(hardware: Hardware) -> "Fabric":
-    """The Fabric of this process, ready for use; under ``torchrun`` one of several.
+    """Returns the Fabric of this process, launched; ``torchrun`` runs several processes, each with its Fabric.
 
     Args:
-        hardware: :meth:`Hardware.resolved`.
+        hardware: result of :meth:`Hardware.resolved`.
     """
     from lightning_fabric import Fabric
 
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it logs the requested devices at each start
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # Fabric logs the requested devices at each start
 
+    # torchrun sets these variables: the numbers of processes on all machines and on this machine.
     world, local = (int(os.environ.get(name, 1)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     strategy = "auto" if world == 1 else _sharding(world) if hardware.strategy == "fsdp" else "ddp"
     fabric = Fabric(
@@ -95,16 +97,19 @@ def launched(hardware: Hardware) -> "Fabric":
 
 
 def _sharding(world: int) -> Any:
-    """The strategy by which each process holds a share of every weight."""
+    """Returns the strategy with which each process holds a share of every weight."""
     from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 
-    # torch warns of layers that return a view; only in-place changes would break them, and the networks have none
+    # torch warns about layers that return a view. Only in-place operations on a view would be wrong, and the networks have none.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
-    return ModelParallelStrategy(_cut, data_parallel_size=world, tensor_parallel_size=1)
+    return ModelParallelStrategy(_shard, data_parallel_size=world, tensor_parallel_size=1)
 
 
-def _cut(network: nn.Module, mesh: Any) -> nn.Module:
-    """Shards each layer and the rest. Weights are gathered at the call and stay until the backward pass, so objectives may use them."""
+def _shard(network: nn.Module, mesh: Any) -> nn.Module:
+    """Shards each layer, then the rest of the network.
+
+    Weights are gathered in the forward pass and stay gathered until the backward pass, so that objectives can use them.
+    """
     from torch.distributed.fsdp import fully_shard
 
     for layers in network.modules():
@@ -115,11 +120,12 @@ def _cut(network: nn.Module, mesh: Any) -> nn.Module:
 
 
 def set_up(fabric: "Fabric", network: nn.Module, optimiser_of: Callable[[nn.Module], torch.optim.Optimizer]) -> tuple[nn.Module, Any]:
-    """The network in the form that training calls, and its optimiser.
+    """Returns the network, wrapped for training, and its optimiser.
 
     Args:
-        network: its weights are replaced by this process's share of them if they are sharded.
-        optimiser_of: makes the optimiser of the network's weights after sharding.
+        fabric: this process's Fabric.
+        network: the network; with sharding, each weight is replaced by this process's share.
+        optimiser_of: returns an optimiser for a network. With sharding, it is called after the weights have been replaced.
     """
     if not shards(fabric):
         return fabric.setup(network, optimiser_of(network))  # pyright: ignore[reportReturnType]
@@ -128,26 +134,29 @@ def set_up(fabric: "Fabric", network: nn.Module, optimiser_of: Callable[[nn.Modu
 
 
 def shards(fabric: "Fabric") -> bool:
-    """Whether each process holds a share of every weight."""
+    """Returns whether each process holds a share of every weight."""
     return type(fabric.strategy).__name__ == "ModelParallelStrategy"
 
 
 def is_lost_process(error: RuntimeError) -> bool:
-    """Whether an error was caused by another process that no longer answers."""
-    return isinstance(error, torch.distributed.DistError) or "gloo" in str(error)  # gloo has no exception type
+    """Returns whether an error was caused by another process that no longer responds."""
+    return isinstance(error, torch.distributed.DistError) or "gloo" in str(error)  # gloo raises plain RuntimeErrors
 
 
 def gathered(fabric: "Fabric", part: Tensor) -> Tensor:
-    """The parts ``[n, ...]`` of all processes in order, ``[processes * n, ...]``, with gradients: the ``gather`` of :mod:`.objectives`."""
+    """Concatenates the parts ``[n, ...]`` of all processes in order, ``[processes * n, ...]``, with gradients.
+
+    This is the ``gather`` of :mod:`.objectives`.
+    """
     if fabric.world_size == 1:
         return part
-    warnings.filterwarnings("ignore", message="torch.distributed.nn.functional.all_gather is deprecated")  # Fabric's own call
+    warnings.filterwarnings("ignore", message="torch.distributed.nn.functional.all_gather is deprecated")  # the call is in Fabric
     parts = fabric.all_gather(part, sync_grads=True)
     assert isinstance(parts, Tensor)
     return parts.flatten(0, 1)
 
 
 def share(fabric: "Fabric", n: int) -> slice:
-    """This process's part of n images; the number of processes divides n."""
+    """Returns this process's part of n images; n is a multiple of the number of processes."""
     size = n // fabric.world_size
     return slice(fabric.global_rank * size, (fabric.global_rank + 1) * size)

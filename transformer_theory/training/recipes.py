@@ -1,8 +1,8 @@
 """Recipes: tested settings of networks and trainings, with the reason for each value.
 
-:data:`RECIPES` are small networks on the tokens of :class:`~transformer_theory.data.TokenData`, built for the data, so that theories and
-networks have the same input. :data:`IMAGE_RECIPES` are settings of trainings on images: ``minutes`` for two cores of a CPU and colour
-images of 32 pixels, ``digits`` for grey images of 8 pixels, ``hours`` for an accelerator (not measured). Results: docs/training.md.
+:data:`RECIPES` are small networks that take the tokens of :class:`~transformer_theory.data.TokenData`, so that theories and networks have
+the same input. :data:`IMAGE_RECIPES` are settings of trainings on images: ``minutes`` for two CPU cores and colour images of 32 pixels,
+``digits`` for grey images of 8 pixels, and ``hours`` for an accelerator (not measured). For results see docs/training.md.
 """
 
 from collections.abc import Callable
@@ -23,9 +23,9 @@ class Recipe:
     """A small network on tokens and its training.
 
     Attributes:
-        name: in tables and figures.
-        build: builds the network for given data: tokens ``[batch, seq, dim]`` to one logit per class.
-        learning_rate: of AdamW after the warm-up.
+        name: name in tables and figures.
+        build: builds the network for the given data; it maps tokens ``[batch, seq, dim]`` to one logit per class.
+        learning_rate: peak learning rate of AdamW, at the end of the warm-up.
         batch_size: sequences per step.
         about: a description, one sentence.
     """
@@ -38,7 +38,7 @@ class Recipe:
 
 
 def _sizes(data: TokenData) -> dict:
-    # width 96, two layers, four heads: the smallest that learns the digits to the accuracy of larger ones
+    # The smallest sizes at which the networks learn the digits as accurately as larger networks do.
     return {"seq": data.tokens.shape[1], "token_dim": data.tokens.shape[2], "num_classes": data.classes, "dim": 96, "depth": 2, "heads": 4}
 
 
@@ -66,17 +66,17 @@ RECIPES = {
     )
 }
 
-SMALL = 16  # pixels: images up to this size are trained with the recipe of the digits
+SMALL = 16  # pixels; the recipe "digits" is the default for images up to this size
 
 MINUTES = Settings(
-    patch_size=8,  # 16 tokens per image: in minutes, more epochs are worth more than finer patches
+    patch_size=8,  # 16 tokens per image: in a few minutes, more epochs help more than smaller patches
     dim=192,
     depth=4,
-    heads=3,  # of width 64, as in the released networks
+    heads=3,  # each of width 64, as in the released networks
     epochs=30,
     batch_size=128,
     learning_rate=2e-3,
-    augmentation=Augmentation(crop=4, flip=0.5),  # the usual one; more slows a short training
+    augmentation=Augmentation(crop=4, flip=0.5),  # standard augmentation; a stronger one slows down a short training
 )
 
 DIGITS = replace(
@@ -88,42 +88,42 @@ DIGITS = replace(
     epochs=60,
     batch_size=64,
     learning_rate=3e-3,
-    augmentation=Augmentation(),  # a flipped digit is another digit or none
+    augmentation=Augmentation(),  # none: a flipped digit is a different digit, or not a digit
 )
 
 HOURS = replace(
     MINUTES,
     patch_size=4,  # 64 tokens
-    stem="convolutions",  # overlapping tokens, which help transformers on small images
+    stem="convolutions",  # overlapping receptive fields, which help transformers on small images
     dim=384,
     depth=8,
-    heads=6,  # 4.3 M parameters as CRATE
+    heads=6,  # the CRATE has 4.3 M parameters
     epochs=300,
     batch_size=512,
     learning_rate=2e-3,
     warm_up=10 / 300,
-    average=0.9998,  # not reached in the 26,100 steps: the decay ends at 0.99966, a memory of 2,900 steps or 33 epochs
+    average=0.9998,  # the ramp of the decay does not get there: after 26,100 steps it is 0.99966, an average over 2,900 steps or 33 epochs
     augmentation=Augmentation(crop=4, flip=0.5, operations=2, magnitude=9.0, mixup=0.8, cutmix=1.0),  # against memorisation
 )
 
 IMAGE_RECIPES = {"minutes": MINUTES, "digits": DIGITS, "hours": HOURS}
-WIDE = ("vit", "tost", "crate-alpha")  # networks with 4 dim neurons or atoms per layer
-RATE = 0.5  # factor of their learning rate
-NARROW = {  # a ViT of these sizes has as many parameters as CRATE, within 4 %; tost and crate-alpha have fewer
-    "minutes": {"dim": 100, "heads": 4},  # .51 M against .49 M of CRATE; the wider ViT learns less in five minutes
+WIDE = ("vit", "tost", "crate-alpha")  # networks with 4 * dim neurons or atoms per layer
+RATE = 0.5  # factor of the learning rate of the networks in WIDE
+NARROW = {  # sizes of the networks in WIDE: a ViT has as many parameters as CRATE, within 4 %; tost and crate-alpha have fewer
+    "minutes": {"dim": 100, "heads": 4},  # 0.51 M, CRATE 0.49 M; a wider ViT reaches a lower accuracy in five minutes
     "hours": {"dim": 256, "depth": 5, "heads": 4},  # 4.3 M
 }
 
 
 def image_recipe(network: str, *, name: str | None = None, image_size: int = 32) -> Settings:
-    """The settings for a network on images.
+    """Returns the settings of a recipe for a network on images.
 
     Args:
-        network: its name, see :data:`.networks.NETWORKS`.
-        name: of the recipe; chosen by the size of the images if None.
-        image_size: pixels.
+        network: name of the network, see :data:`.networks.NETWORKS`.
+        name: name of the recipe. None: "digits" or "minutes", by the size of the images.
+        image_size: side of the images, pixels.
     Raises:
-        ValueError: an unknown recipe.
+        ValueError: the recipe is unknown.
     """
     name = ("digits" if image_size <= SMALL else "minutes") if name is None else name
     if name not in IMAGE_RECIPES:

@@ -1,7 +1,8 @@
-"""Trained networks in files: weights for exchange, with the sizes and names from which the network is built.
+"""Files of trained networks: the weights, and the sizes and names from which the network is built.
 
-A ``.safetensors`` file holds the weights under the network's parameter names (for CRATE those of the released networks) and, as metadata,
-sizes, objective, normalisation, class names, origin and a checksum of all of it in JSON. It contains no code.
+A ``.safetensors`` file holds the weights under the network's parameter names, for CRATE those of the released networks. Its metadata in
+JSON hold the sizes, objective, normalisation, class names and origin of the network, and a checksum of weights and metadata. The file
+contains no code.
 """
 
 import json
@@ -24,7 +25,7 @@ from .networks import Builder, Pixels, Sizes, own_networks
 from .objectives import OBJECTIVES, Objective, Objectives
 
 FORMAT = 2
-WITHOUT_CHECKSUM = 1  # the format before, which is still read
+WITHOUT_CHECKSUM = 1  # the previous format, which can still be read
 KEY, CHECKSUM = "transformer_theory", "crc32"
 
 
@@ -33,13 +34,13 @@ class Saved:
     """A trained network and its origin.
 
     Attributes:
-        model: its input is images ``[b, c, h, w]`` in [0, 1]; on the CPU, in evaluation mode.
-        network: its name, see :func:`.networks.builder`.
-        sizes: of the network.
-        objective: of the training.
-        names: of the classes.
+        model: the network on images ``[b, c, h, w]`` in [0, 1]; on the CPU and in evaluation mode.
+        network: name of the network, see :func:`.networks.builder`.
+        sizes: sizes of the network.
+        objective: objective of the training.
+        names: names of the classes.
         origin: data, step, seed, run id and score.
-        networks: networks of the caller's own, by name.
+        networks: builders of the caller's networks, by name.
     """
 
     model: Pixels
@@ -51,7 +52,7 @@ class Saved:
     networks: Mapping[str, Builder] = field(default_factory=dict, repr=False)
 
     def untrained(self) -> nn.Module:
-        """A network of the same kind and sizes with initial weights, without the normalisation."""
+        """Returns a network of the same kind and sizes with initial weights, without the normalisation."""
         with own_networks(self.networks):
             return self.objective.network(self.network, self.sizes)
 
@@ -71,11 +72,12 @@ def save(
     """Writes weights and metadata atomically, and waits until they are on the disk.
 
     Args:
-        path: ends in ``.safetensors``.
-        weights: the network's, without the normalisation.
-        mean, std: of the normalisation, ``[c]``.
+        path: file to write; ends in ``.safetensors``.
+        weights: weights of the network, without the normalisation.
+        network, sizes, objective, names, origin: see :class:`Saved`.
+        mean, std: constants of the normalisation, ``[c]``.
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     from safetensors.torch import save as serialised
 
@@ -95,7 +97,7 @@ def save(
     with replacing(path) as draft, draft.open("wb") as file:
         file.write(serialised(tensors, metadata={KEY: json.dumps(record)}))
         file.flush()
-        os.fsync(file.fileno())  # a checkpoint that is written after it says that it is there
+        os.fsync(file.fileno())  # the checkpoint, which is written next, relies on this file
 
 
 def load(path: str | Path, *, objectives: Objectives = OBJECTIVES, networks: Mapping[str, Builder] | None = None) -> Saved:
@@ -103,11 +105,11 @@ def load(path: str | Path, *, objectives: Objectives = OBJECTIVES, networks: Map
 
     Args:
         path: a ``.safetensors`` file, or the folder of a run, whose ``best.safetensors`` is loaded.
-        objectives: by name; those of theories must be passed.
-        networks: of your own, by name, as they were passed to the training.
+        objectives: classes of objectives by name; those of theories must be passed.
+        networks: builders of your networks by name, as they were passed to the training.
     Raises:
-        ValueError: the file is damaged, comes from another program or a newer version, has an unknown network or objective, or weights and
-            sizes disagree.
+        ValueError: the file is damaged, was written by another program or a newer version, names an unknown network or objective, or has
+            weights that do not fit the sizes.
         FileNotFoundError: there is no such file.
     """
     path = network_file(path)
@@ -119,19 +121,19 @@ def load(path: str | Path, *, objectives: Objectives = OBJECTIVES, networks: Map
         if name not in objectives:
             raise ValueError(f"its objective {name!r} is unknown; pass objectives= with it")
         objective = objectives[name](**fields)
-        if sizes.depth > len(weights):  # a wrong depth would be built layer by layer before the shapes are compared
-            raise ValueError(f"its depth is {sizes.depth}, with {len(weights)} weights")
+        if sizes.depth > len(weights):  # otherwise a huge wrong depth would be built layer by layer before shapes are compared
+            raise ValueError(f"its depth {sizes.depth} exceeds its number of weights, {len(weights)}")
         with own_networks(networks):
             shapes = shapes_of(lambda: objective.network(record["network"], sizes), own=record["network"] in (networks or {}))
         mean, std = torch.tensor(record["mean"]), torch.tensor(record["std"])
-        Pixels(shapes, mean, std)
+        Pixels(shapes, mean, std)  # raises if mean or std are invalid
         names, origin = tuple(map(str, record["names"])), dict(record["origin"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} does not describe a network that this version can build ({error}); train it again") from error
     try:
         expected = {name: value.shape for name, value in shapes.state_dict().items()}
         if expected != {name: value.shape for name, value in weights.items()}:
-            fill(shapes, weights)  # raises with the names, before memory is allocated for the network
+            fill(shapes, weights)  # raises and names the differences, before memory is allocated for the network
         with torch.random.fork_rng(devices=[]), own_networks(networks):
             network = objective.network(record["network"], sizes)
         fill(network, weights)
@@ -141,10 +143,10 @@ def load(path: str | Path, *, objectives: Objectives = OBJECTIVES, networks: Map
 
 
 def stored(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The weights and the metadata of a file that a training wrote.
+    """Reads the weights and the metadata of a file that a training wrote.
 
     Raises:
-        ValueError: the file is damaged, or comes from another program or a newer version.
+        ValueError: the file is damaged, or was written by another program or a newer version.
         FileNotFoundError: there is no such file.
     """
     if path.suffix != ".safetensors":
@@ -152,8 +154,8 @@ def stored(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     weights = load_weights(path)
     record = _metadata(path)
     if record.get("format") not in (WITHOUT_CHECKSUM, FORMAT):
-        newer = f"format {record.get('format')} of version {record.get('version')}"
-        raise ValueError(f"{path} must be of format {FORMAT} as this version ({__version__}) writes it, got {newer}; install that version")
+        other = f"format {record.get('format')} of version {record.get('version')}"
+        raise ValueError(f"{path} must be of format {FORMAT} as this version ({__version__}) writes it, got {other}; install that version")
     if record["format"] == FORMAT and record.pop(CHECKSUM, None) != checksum(weights, record):
         raise ValueError(
             f"{path} must be as it was stored, got another checksum: it is damaged or was edited; train it again, or copy it anew"
@@ -162,7 +164,7 @@ def stored(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def checksum(weights: Mapping[str, Tensor], record: Mapping[str, Any]) -> str:
-    """CRC-32 of weights ``[...]`` with their names, types and shapes, and of the metadata."""
+    """Returns the CRC-32 of weights ``[...]``, with their names, types and shapes, and of the metadata."""
     crc = zlib.crc32(json.dumps({name: record[name] for name in sorted(record) if name != CHECKSUM}, sort_keys=True).encode())
     for name in sorted(weights):
         value = weights[name].contiguous()
@@ -172,6 +174,7 @@ def checksum(weights: Mapping[str, Tensor], record: Mapping[str, Any]) -> str:
 
 
 def _metadata(path: Path) -> dict[str, Any]:
+    """Reads the metadata that a training wrote into a file."""
     from safetensors import safe_open
 
     with safe_open(path, framework="pt") as opened:
@@ -188,5 +191,5 @@ def _metadata(path: Path) -> dict[str, Any]:
 
 
 def network_of(model: nn.Module) -> nn.Module:
-    """The network without the normalisation before it."""
+    """Returns the network without the normalisation before it."""
     return model.network if isinstance(model, Pixels) else model

@@ -1,6 +1,6 @@
-"""The same training on several seeds, in worker processes, and what it reached on average.
+"""The same training on several seeds, in worker processes, with the means of the results.
 
-Each seed has a folder of its own, ``seed-0``, ``seed-1``, ..., from which it can be resumed, evaluated and compared like any other run.
+Each seed has a folder, ``seed-0``, ``seed-1``, ..., from which it can be resumed, evaluated and compared like any other run.
 """
 
 import contextvars
@@ -23,19 +23,19 @@ from .loop import train
 from .machine import available_threads
 from .settings import Settings
 
-NAME = "train-seeds"  # of the result
-FAILURES: tuple[type[Exception], ...] = (NotConverged, ValueError, OSError)  # of one seed; any other error is a defect and ends all
+NAME = "train-seeds"  # name of the result
+FAILURES: tuple[type[Exception], ...] = (NotConverged, ValueError, OSError)  # end one seed; any other error is a defect and ends all
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of one seed.
+    """The outcome of one seed.
 
     Attributes:
-        seed: of the training.
-        table: rows on the test images; empty if it failed.
-        failure: why it failed; empty if it did not.
-        settings, sources: of its result.
+        seed: seed of the training.
+        table: rows on the test images; empty if the training failed.
+        failure: error message if the training failed; otherwise empty.
+        settings, sources: settings and sources of the training's result.
     """
 
     seed: int
@@ -46,7 +46,7 @@ class Outcome:
 
 
 def seed_folder(folder: Path, seed: int) -> Path:
-    """The folder of one seed."""
+    """Returns the folder of one seed."""
     return folder / f"seed-{seed}"
 
 
@@ -60,21 +60,21 @@ def train_seeds(
     progress: Callable[[Outcome], None] = lambda outcome: None,
     **options: Any,
 ) -> Result:
-    """Trains on several seeds and stores each training, and a summary of all.
+    """Trains on several seeds, and stores each training and a summary of all.
 
     Args:
-        data, settings: as of :func:`.loop.train`; the seed of the settings is replaced.
-        folder: gets a folder for each seed, and the summary.
-        seeds: at least one, all different.
-        workers: number of processes; if None, one for each seed but no more than cores. They share the cores.
-        progress: is called in order with each seed that has ended.
-        options: further arguments of :func:`.loop.train`, without ``callback``; they must be picklable.
+        data, settings: see :func:`.loop.train`; the seed of the settings is replaced.
+        folder: folder of the summary and of one folder per seed.
+        seeds: one or more different seeds.
+        workers: number of processes, which share the cores. None: one per seed, but at most one per core.
+        progress: called with the outcome of each seed, in the order of ``seeds``.
+        options: further arguments of :func:`.loop.train`, except ``callback``; they must be picklable.
     Returns:
-        The result that is stored in ``folder``: for each seed its rows on the test images, with ``seed``, or a row with the reason of
-        its failure; and the mean of each quantity over the seeds, with Student's interval and without ``seed``.
+        The result that is stored in ``folder``. For each seed it has the rows on the test images, with ``seed``, or a row with the reason
+        of the failure. For each quantity it has the mean over the seeds, with Student's interval and without ``seed``.
     Raises:
-        ValueError: no seed, or one twice; or every seed failed: the error of the first.
-        FileExistsError: a folder of a seed is in use, and ``resume`` is False; or ``folder`` holds another result.
+        ValueError: there is no seed, a seed occurs twice, or every seed failed; then the error quotes the first failure.
+        FileExistsError: the folder of a seed is not empty and neither ``resume`` nor ``extend`` is set, or ``folder`` holds another result.
     """
     folder = Path(folder)
     if not seeds or len(set(seeds)) < len(seeds):
@@ -101,16 +101,16 @@ def train_seeds(
         for outcome in parallel.stream(_outcome, calls):
             outcomes.append(outcome)
             progress(outcome)
-    ended = [outcome for outcome in outcomes if not outcome.failure]
-    if not ended:
+    completed = [outcome for outcome in outcomes if not outcome.failure]
+    if not completed:
         raise ValueError(f"every seed failed; seed {outcomes[0].seed}: {outcomes[0].failure}")
-    stored = {**(ended[0].settings or {}), "seeds": list(seeds)}
+    stored = {**(completed[0].settings or {}), "seeds": list(seeds)}
     stored["settings"] = {name: value for name, value in stored["settings"].items() if name != "seed"}
     result = Result(
         NAME,
         {name: value for name, value in stored.items() if name not in ("run_id", "extended")},
-        Table([*_rows(outcomes), *_means(ended)]),
-        sources=ended[0].sources,
+        Table([*_rows(outcomes), *_means(completed)]),
+        sources=completed[0].sources,
         provenance=provenance(seed=None) | {"threads": threads, "workers": workers},
     )
     result.write_into(folder)
@@ -118,7 +118,7 @@ def train_seeds(
 
 
 def _check_summary(folder: Path) -> None:
-    """Raises FileExistsError if the summary would replace another result."""
+    """Raises :class:`FileExistsError` if the summary would replace another result."""
     try:
         name = Result.load(folder).name if (folder / "result.json").exists() else NAME
     except ValueError:
@@ -128,28 +128,28 @@ def _check_summary(folder: Path) -> None:
 
 
 def _outcome(data: tuple[Images, Images], settings: Settings, folder: Path, threads: int, options: dict[str, Any]) -> Outcome:
-    """One training, in a worker."""
+    """Runs one training in a worker."""
 
     def training() -> Result:
         torch.set_num_threads(threads)
         return train(data, settings, folder, **options)
 
     # A worker limits each call to one thread and marks its context, so that limits inside the call are ignored. In an empty context the
-    # training has its own number of threads, and its measurements are limited to one as in any other training.
-    before, fixed = torch.get_num_threads(), os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = str(threads)  # the workers share the cores, so the number is not chosen by timing
+    # training can set its number of threads, and its measurements are limited to one thread as in any other training.
+    threads_before, omp_before = torch.get_num_threads(), os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # makes choose_threads keep this number: timing is misleading while workers share cores
     try:
         result = contextvars.Context().run(training)
     except FAILURES as error:
         return Outcome(settings.seed, Table(), f"{error}" or type(error).__name__)
     finally:
-        torch.set_num_threads(before)
-        os.environ.pop("OMP_NUM_THREADS") if fixed is None else os.environ.update(OMP_NUM_THREADS=fixed)
+        torch.set_num_threads(threads_before)
+        os.environ.pop("OMP_NUM_THREADS") if omp_before is None else os.environ.update(OMP_NUM_THREADS=omp_before)
     return Outcome(settings.seed, result.select(theory="network", split="test"), "", result.settings, result.sources)
 
 
 def _rows(outcomes: Sequence[Outcome]) -> Iterator[Measurement]:
-    """The rows of each seed."""
+    """Yields the rows of each seed."""
     for outcome in outcomes:
         if outcome.failure:
             yield Measurement("network", "network", "training", None, reason=outcome.failure, seed=outcome.seed)
@@ -157,11 +157,11 @@ def _rows(outcomes: Sequence[Outcome]) -> Iterator[Measurement]:
 
 
 def _means(outcomes: Sequence[Outcome]) -> Iterator[Measurement]:
-    """The mean of each quantity over the seeds."""
+    """Yields the mean of each quantity over the seeds."""
     groups: dict[tuple, list[Measurement]] = {}
     for outcome in outcomes:
         for row in outcome.table:
             groups.setdefault((row.quantity, row.setting, row.layer, row.head), []).append(replace(row, seed=outcome.seed))
     for rows in groups.values():
-        # The best networks of the seeds are of different steps; a single seed has no interval over seeds.
+        # The best networks belong to different steps, so the mean has no step. A seed's own interval says nothing about other seeds.
         yield replace(over_seeds([replace(row, interval=None, interval_kind="") for row in rows]), step=None)

@@ -23,11 +23,12 @@ SHIFTED = Augmentation(crop=4, flip=0.5)
 class Settings:
     """How a network is trained on images.
 
-    The learning rate rises linearly over the first ``warm_up`` of the training, then falls to 0 as half a cosine. The training ends after
-    ``epochs`` or, if ``minutes`` is given, by the clock: then the learning rate follows the clock too, and no two runs are equal.
+    The learning rate rises linearly over the share ``warm_up`` of the training, then falls to 0 along half a cosine. The training ends
+    after ``epochs`` epochs or, if ``minutes`` is set, after that time; then the learning rate follows the clock too, and no two runs are
+    equal.
 
     Attributes:
-        network: its name, see :func:`.networks.builder`.
+        network: name of the network, see :func:`.networks.builder`.
         recipe: name of the recipe that the settings come from (:data:`.recipes.IMAGE_RECIPES`); empty if there is none.
 
     Raises:
@@ -72,26 +73,26 @@ class Settings:
 
     @classmethod
     def from_stored(cls, values: Mapping[str, Any]) -> "Settings":
-        """The settings from the plain values of ``dataclasses.asdict``.
+        """Restores settings from the plain values of ``dataclasses.asdict``.
 
         Raises:
-            ValueError: another version wrote them.
+            ValueError: another version of the library wrote the values.
         """
         try:
             return cls(**{**values, "augmentation": Augmentation(**values["augmentation"])})
         except (TypeError, KeyError) as error:
-            raise ValueError(f"settings must be those of this version, got others ({error}); begin again without --resume") from error
+            raise ValueError(f"settings must fit this version, got others ({error}); begin again without --resume") from error
 
     def sizes(self, *, image_size: int, channels: int, num_classes: int) -> Sizes:
-        """The sizes of the network for given data."""
+        """Returns the sizes of the network for the given data."""
         shape = {name: getattr(self, name) for name in ("patch_size", "dim", "depth", "heads", "stem")}
         return Sizes(image_size=image_size, channels=channels, num_classes=num_classes, **shape)
 
     def split(self, images: Images) -> tuple[Images, Images]:
-        """Splits training images into those that the network learns from and those of validation, each in random order.
+        """Splits training images into a training part and a validation part, each in random order.
 
         Raises:
-            ValueError: there are too few for both.
+            ValueError: there are too few images for both parts.
         """
         generator = torch.Generator().manual_seed(seed_of(self.seed, SPLIT))
         train, validation = (part.mixed(generator) for part in images.split(1 - self.validation_share, generator))

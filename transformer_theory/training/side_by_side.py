@@ -1,15 +1,15 @@
-r"""Stored trainings side by side: at equal steps, at equal time and at equal parameters.
+r"""Comparison of stored trainings at equal steps, equal time and equal numbers of parameters.
 
-Networks trained on the same images can be compared in three ways; each leaves other things unequal:
+Networks that were trained on the same images can be compared in three ways; none of them makes everything equal:
 
 * *equal steps*: the measurements at the largest step at which all runs were measured;
-* *equal time*: the values after as many seconds of training as the shortest run took, linearly interpolated between two measurements, never
-  beyond the last. Seconds are those of the steps, without measurements. A note warns of a run whose speed varied by more than a factor of
-  1.5: other work on the machine may have slowed it;
-* *equal parameters*: the stored networks, if none has over 5 % more parameters than another.
+* *equal time*: the values after the training time of the shortest run, linearly interpolated between two measurements and never
+  extrapolated. Time is that of the steps, without measurements. A note warns if the speed of a run varied by more than a factor of 1.5,
+  since other programs on the machine may have slowed it;
+* *equal parameters*: the stored networks, if the largest number of parameters exceeds the smallest by at most 5 %.
 
-Each row's note states step, seconds, images seen, parameters, and the share of the training that was done: before its end the learning rate
-is not yet zero. There is one run each, so the variation over seeds is unknown.
+The note of each row states step, seconds, images seen, parameters, and the completed share of the training; the learning rate reaches zero
+only at the end. Each network has one run, so the variation over seeds is unknown.
 """
 
 import math
@@ -26,10 +26,10 @@ from .evaluate import StoredNetwork
 from .loop import SECONDS, SPEED
 from .objectives import LOSS
 
-EQUAL_PARAMETERS_RTOL = 0.05  # of the fewest parameters
-UNEVEN_SPEED = 1.5  # ratio of the largest to the smallest speed of a run; steps are alike, so a larger one has another cause
+EQUAL_PARAMETERS_RTOL = 0.05  # relative to the smallest number of parameters
+UNEVEN_SPEED = 1.5  # largest normal ratio between speeds of a run; all steps cost the same, so a larger ratio has an outside cause
 EQUAL_STEPS, EQUAL_TIME, EQUAL_PARAMETERS = "equal steps", "equal time", "equal parameters"
-COMPARISON = "comparison of runs"  # quantity of the row that states why runs cannot be compared
+COMPARISON = "comparison of runs"  # quantity of a row that states why runs cannot be compared
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Run:
     """One of several trainings.
 
     Attributes:
-        name: of its network.
-        settings: of its result.
-        table: of its result; only rows of theory "network" are used.
-        provenance: of its result.
+        name: name of the network.
+        settings: settings of the run's result.
+        table: table of the run's result; only rows of theory "network" are used.
+        provenance: provenance of the run's result.
         parameters: number of trainable parameters.
     """
 
@@ -52,7 +52,7 @@ class Run:
 
     @property
     def score(self) -> str:
-        """The quantity by which its best network was chosen."""
+        """Quantity that selects the best network."""
         return self.settings["score"]
 
     @property
@@ -61,7 +61,7 @@ class Run:
         return min(self.settings["settings"]["batch_size"], self.settings["train_samples"])
 
     def curve(self, quantity: str, split: str = "validation") -> tuple[np.ndarray, np.ndarray]:
-        """Steps, increasing, and finite values of a quantity, ``[checkpoints]`` each."""
+        """Returns the increasing steps and the finite values of a quantity, ``[checkpoints]`` each."""
         rows = self.table.select(theory="network", quantity=quantity, split=split, setting="", layer=None)
         values = {row.step: row.value for row in rows if row.step is not None and row.value is not None}
         values = dict(sorted(values.items()))
@@ -69,31 +69,31 @@ class Run:
 
     @cached_property
     def best_step(self) -> int | None:
-        """Step of its best network, of equal ones the last, which was stored; None without measurements."""
+        """Step of the best network, which is stored; of several with equal scores the last. None without measurements."""
         steps, values = self.curve(self.score)
         return int(steps[values == values.max()][-1]) if len(steps) else None
 
     @cached_property
     def clock(self) -> tuple[np.ndarray, np.ndarray]:
-        """Steps, from 0 on, and the seconds of training until each, ``[checkpoints]``."""
+        """Steps from 0 on, and the training time until each in seconds, ``[1 + checkpoints]``."""
         steps, speed = self.curve(SPEED, "")
         steps = np.concatenate([[0], steps])
         return steps, np.concatenate([[0.0], np.cumsum(np.diff(steps) * self.batch / speed)])
 
     @cached_property
     def warning(self) -> str:
-        """A warning if the speed varied by more than :data:`UNEVEN_SPEED`; otherwise empty."""
+        """Warning if the speed varied by more than a factor of :data:`UNEVEN_SPEED`; otherwise empty."""
         _, speed = self.curve(SPEED, "")
         if not len(speed) or speed.max() <= UNEVEN_SPEED * speed.min():
             return ""
         return f"speed varied from {speed.min():,.0f} to {speed.max():,.0f} images per second, so other work may have slowed the run"
 
     def seconds(self, step: float) -> float:
-        """Seconds of training until a step; NaN if no speed was measured."""
+        """Returns the training time until a step, in seconds; NaN beyond the last measured step."""
         return float(np.interp(step, *self.clock, right=np.nan))
 
     def done(self, step: float) -> float:
-        """Share of the planned training."""
+        """Returns the completed share of the planned training at a step."""
         settings = self.settings["settings"]
         if settings["minutes"] is None:
             return step / max(1, settings["epochs"] * (self.settings["train_samples"] // self.batch))
@@ -101,7 +101,7 @@ class Run:
         return min(1.0, float(np.interp(step, steps, seconds)) / (60 * settings["minutes"])) if len(steps) else math.nan
 
     def state(self, step: float) -> str:
-        """The state of the training at a step, for a note."""
+        """Describes the training at a step, for a note."""
         seconds = self.seconds(step)
         time = "" if math.isnan(seconds) else f", {seconds:,.{0 if seconds >= 10 else 1}f} s"
         images = f"{step * self.batch:,.0f} images seen, {self.parameters:,} parameters"
@@ -109,7 +109,7 @@ class Run:
 
 
 def runs_of(networks: Sequence[StoredNetwork]) -> list[Run]:
-    """The runs of the networks, each under the name of its network."""
+    """Returns the runs of the networks, each under the name of its network; networks without a run are left out."""
     return [
         Run(network.name, run.settings, run.table, run.provenance, network.parameters)
         for network in networks
@@ -118,12 +118,12 @@ def runs_of(networks: Sequence[StoredNetwork]) -> list[Run]:
 
 
 def side_by_side(runs: Sequence[Run]) -> list[Measurement]:
-    """Score and loss of each run with the setting "equal steps", "equal time" or "equal parameters"; ``model`` is the run's name.
+    """Returns rows of score and loss per run, with the setting "equal steps", "equal time" or "equal parameters".
 
-    If runs cannot be compared, a row without value states the reason: other images, no common quantity, no common step.
+    If runs cannot be compared, a row without a value states the reason: different images, no common quantity, no common step.
 
     Args:
-        runs: with different names; fewer than two give no rows.
+        runs: runs with different names; the column ``model`` holds them. Fewer than two runs give no rows.
     """
     if len(runs) < 2:
         return []
@@ -143,6 +143,7 @@ def side_by_side(runs: Sequence[Run]) -> list[Measurement]:
 
 
 def _equal_steps(runs: Sequence[Run], quantity: str) -> Iterator[Measurement]:
+    """Yields the values at the largest common step."""
     curves = [run.curve(quantity) for run in runs]
     common = set.intersection(*(set(steps.tolist()) for steps, _ in curves)) - {0}
     if not common:
@@ -155,11 +156,12 @@ def _equal_steps(runs: Sequence[Run], quantity: str) -> Iterator[Measurement]:
 
 
 def _equal_time(runs: Sequence[Run], quantity: str) -> Iterator[Measurement]:
+    """Yields the values at the training time of the shortest run."""
     curves = []
     for run in runs:
         steps, values = run.curve(quantity)
-        timed = np.isin(steps, run.clock[0])
-        curves.append((steps[timed], values[timed], np.interp(steps[timed], *run.clock)))
+        has_time = np.isin(steps, run.clock[0])
+        curves.append((steps[has_time], values[has_time], np.interp(steps[has_time], *run.clock)))
     shortest = min((float(seconds[-1]) if len(seconds) else 0.0) for _, _, seconds in curves)
     if shortest <= 0 or any(seconds[0] > shortest for _, _, seconds in curves):
         yield _no_comparison(quantity, EQUAL_TIME, "no time of training at which all runs were measured")
@@ -171,10 +173,11 @@ def _equal_time(runs: Sequence[Run], quantity: str) -> Iterator[Measurement]:
 
 
 def _equal_parameters(runs: Sequence[Run], quantity: str) -> Iterator[Measurement]:
+    """Yields the values of the stored networks."""
     counts = [run.parameters for run in runs]
     if max(counts) > (1 + EQUAL_PARAMETERS_RTOL) * min(counts):
-        listed = _list(runs, [f"{count:,}" for count in counts])
-        reason = f"the numbers of parameters differ by more than {100 * EQUAL_PARAMETERS_RTOL:.0f} %: {listed}"
+        numbers = _list(runs, [f"{count:,}" for count in counts])
+        reason = f"the numbers of parameters differ by more than {100 * EQUAL_PARAMETERS_RTOL:.0f} %: {numbers}"
         yield _no_comparison(quantity, EQUAL_PARAMETERS, reason)
         return
     curves = [run.curve(quantity) for run in runs]
@@ -208,7 +211,7 @@ def _no_comparison(quantity: str, setting: str, reason: str) -> Measurement:
 
 
 def _differences(runs: Sequence[Run]) -> str:
-    """Further differences between the runs, for the end of a note; empty if there are none."""
+    """Describes further differences between the runs, for the end of a note; empty if there are none."""
     split = {
         "seeds": [run.settings["settings"]["seed"] for run in runs],
         "validation shares": [run.settings["settings"]["validation_share"] for run in runs],
@@ -224,9 +227,11 @@ def _differences(runs: Sequence[Run]) -> str:
 
 
 def _machine(provenance: dict[str, Any]) -> str:
+    """Describes device, machine, threads and processes of a run."""
     formats = {"device": "{}", "machine": "{}", "threads": "threads {}", "processes": "processes {}"}
     return " / ".join(text.format(provenance[name]) for name, text in formats.items() if name in provenance)
 
 
 def _list(runs: Sequence[Run], values: Sequence[Any]) -> str:
+    """Lists the runs' names with their values."""
     return ", ".join(f"{run.name} {value}" for run, value in zip(runs, values))

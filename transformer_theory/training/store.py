@@ -1,6 +1,6 @@
-"""The files of one training: what is written at an interval, and in which order.
+"""The files of one training: their contents at each interval, and the order in which they are written.
 
-The checkpoint is written last: whatever moment a training is killed at, the checkpoint belongs to a network and rows that are on the disk.
+The checkpoint is written last. A training may be killed at any moment: the network and the rows of its checkpoint are then on the disk.
 """
 
 import math
@@ -27,18 +27,18 @@ class Store:
     """The folder of a training.
 
     Attributes:
-        folder: of the files.
-        definition: settings, objective, precision, data and theories, as they are stored.
-        table: the rows.
-        objective: of the training.
-        networks: of the caller's own.
-        sizes: of the network.
-        names: of the classes.
-        counts: numbers of images, for the settings of the result.
-        sources, provenance: of the result.
-        run_id: names the run.
-        step: of the last checkpoint; None before the first.
-        best: largest score so far; None before the first.
+        folder: directory of the files.
+        definition: settings, objective, precision, data and theories, in the form in which they are stored.
+        table: rows measured so far.
+        objective: objective of the training.
+        networks: builders of the caller's networks, by name.
+        sizes: sizes of the network.
+        names: names of the classes.
+        counts: numbers of training, validation and test images, for the settings of the result.
+        sources, provenance: sources and provenance of the result.
+        run_id: identifier of the run.
+        step: step of the last checkpoint; None before the first checkpoint.
+        best: largest score so far; None before the first measurement.
     """
 
     folder: Path
@@ -56,7 +56,9 @@ class Store:
     best: float | None = None
 
     def remember(self, checkpoint: Checkpoint, warn: Callable[[str], None]) -> bool:
-        """Continues the files from a checkpoint. If the best network cannot be read, it is chosen anew from here, with a warning.
+        """Restores identifier, step and best score from a checkpoint.
+
+        If the best network cannot be read, the search for the best network restarts at this step, with a warning.
 
         Returns:
             Whether the best network could be read.
@@ -66,54 +68,54 @@ class Store:
             self.load_best()
             self.best = checkpoint.best
         except (FileNotFoundError, ValueError) as error:
-            warn(f"the best network so far is lost, and chosen anew from step {checkpoint.step}: {error}")
+            warn(f"the best network so far is lost; the search for the best network restarts at step {checkpoint.step}: {error}")
         return self.best is not None
 
     def load_best(self) -> saved.Saved:
-        """The best network so far.
+        """Loads the best network so far.
 
         Raises:
-            FileNotFoundError: there is none.
-            ValueError: its file is damaged.
+            FileNotFoundError: no network has been stored.
+            ValueError: the file of the network is damaged.
         """
         return saved.load(self.folder / BEST, objectives={self.objective.name: type(self.objective)}, networks=self.networks)
 
     def score(self, measured: Table) -> float:
-        """The score of an interval's measurements; minus infinity if it was not measured."""
+        """Returns the score among an interval's measurements; minus infinity if it has no value."""
         value = measured.select(quantity=self.objective.score, setting="", layer=None).one().value
         return -math.inf if value is None else value
 
     def write(self, model: Pixels, score: float, *, step: int, **state: Any) -> None:
-        """Writes the network if it is the best so far, the rows, and the checkpoint last.
+        """Writes the network if it is the best so far, then the rows, then the checkpoint.
 
         Args:
             model: the network that was measured.
-            score: see :meth:`score`.
-            step: of the training.
-            state: the other fields of :class:`.Checkpoint` that only the training knows.
+            score: score of the network, see :meth:`score`.
+            step: present step of the training.
+            state: fields of :class:`.Checkpoint` that the store does not hold.
         Raises:
-            OSError: a file cannot be written; the message says which state stays.
+            OSError: a file cannot be written; the message names the last stored state.
         """
         try:
-            if self.best is None or score >= self.best:  # of equal networks the later one, which has been trained longer
+            if self.best is None or score >= self.best:  # at equal scores the later network, which was trained longer
                 self.best = score
                 self.write_best(model, score, step)
             if self.step is None:
                 self.begin()
             self.table.write()
-            facts = {"run": self.definition, "run_id": self.run_id, "best": self.best, "rows": len(self.table.rows)}
-            Checkpoint(step=step, threads=torch.get_num_threads(), **facts, **state).save(self.folder / LAST)
+            record = {"run": self.definition, "run_id": self.run_id, "best": self.best, "rows": len(self.table.rows)}
+            Checkpoint(step=step, threads=torch.get_num_threads(), **record, **state).save(self.folder / LAST)
         except OSError as error:
-            kept = "nothing was stored" if self.step is None else f"{self.last_state}, --resume continues from it"
-            raise OSError(f"cannot write to {self.folder} ({error.strerror or error}); {kept}") from error
+            status = "nothing was stored" if self.step is None else f"{self.last_state}, --resume continues from it"
+            raise OSError(f"cannot write to {self.folder} ({error.strerror or error}); {status}") from error
         self.step = step
 
     def begin(self) -> None:
-        """Writes the result without a checksum of its table, which will grow."""
+        """Writes the result, without a checksum of its table, since the table will grow."""
         self.result().write_into(self.folder, growing=True)
 
     def write_best(self, model: Pixels, score: float, step: int) -> None:
-        """Writes a network as the best."""
+        """Writes a network to the file of the best network."""
         seed, name = (self.definition["settings"][key] for key in ("seed", "network"))
         origin = {"data": self.definition["data"], "step": step, "seed": seed, "run_id": self.run_id, self.objective.score: score}
         saved.save(
@@ -130,25 +132,27 @@ class Store:
 
     @property
     def last_state(self) -> str:
-        """The last checkpoint, for messages."""
+        """Description of the last checkpoint, for messages."""
         return f"{self.folder / LAST} holds the last good state, of step {self.step}"
 
     def result(self) -> Result:
-        """The result so far."""
+        """Returns the result of the rows so far."""
         settings = self.definition | {"run_id": self.run_id, "score": self.objective.score, **self.counts}
         return Result("train", settings, Table(self.table.rows), {}, (), tuple(self.sources), self.provenance)
 
 
 def continued(folder: Path, stored: Checkpoint, definition: dict[str, Any], *, extend: bool) -> tuple[GrowingTable, bool]:
-    """The rows of a stored training, and whether it is now longer; its history enters the definition.
+    """Returns the rows of a stored training, and whether its continuation is longer than the stored training.
+
+    The earlier lengths of an extended training are added to ``definition`` under "extended".
 
     Args:
-        folder: of the training.
-        stored: its checkpoint.
-        definition: of the training that continues.
-        extend: whether it may be longer.
+        folder: folder of the training.
+        stored: checkpoint of the training.
+        definition: definition of the continuation.
+        extend: whether the continuation may be longer.
     Raises:
-        ValueError: the stored training is another one, or its rows are lost.
+        ValueError: the checkpoint belongs to a different training, or rows are missing.
     """
     check_same(folder / LAST, stored.run, definition, extend=extend)
     table = GrowingTable.read(folder / TABLE, stored.rows)
@@ -160,14 +164,14 @@ def continued(folder: Path, stored: Checkpoint, definition: dict[str, Any], *, e
 
 
 def is_killed_start(folder: Path) -> bool:
-    """Whether a folder holds nothing but what a training leaves that is killed before its first checkpoint.
+    """Returns whether a folder holds only the files of a training that was killed before its first checkpoint.
 
-    Its network is the untrained one of step 0. A network that has learnt something is never taken for a remnant.
+    The network of such a training is that of step 0. A folder with a trained network never qualifies.
     """
     entries = list(folder.iterdir()) if folder.is_dir() else []
     if not entries or not all(entry.name in FILES or is_draft(entry) for entry in entries) or (folder / LAST).exists():
         return False
-    if not (folder / BEST).exists():  # it is written first
+    if not (folder / BEST).exists():  # the network is written first, so there can only be drafts
         return all(is_draft(entry) for entry in entries)
     try:
         return saved.stored(folder / BEST)[1]["origin"]["step"] == 0

@@ -1,6 +1,7 @@
-"""Training of a classifier on tokens: AdamW, linear warm-up and half a cosine, gradient norm clipped at 1, cross-entropy on the labels.
+"""Training of a classifier on tokens, by AdamW on the cross-entropy of the labels.
 
-Deterministic given the generator (batches; dropout on the CPU). The validation data are only measured.
+The learning rate rises linearly and then falls along half a cosine; the norm of the gradient is clipped at 1. The generator determines the
+batches and, on the CPU, dropout. The validation data are used for measurements only.
 Source: :cite:t:`loshchilov2019decoupled` (AdamW), :cite:t:`dosovitskiy2021image` (warm-up, cosine, clipping).
 """
 
@@ -25,8 +26,8 @@ class Trained(Fit):
 
     Attributes:
         model, losses, seconds: see :class:`.Fit`.
-        checkpoints: the steps at which accuracy was measured, with the last.
-        accuracy: share of the validation sequences classified correctly, one per checkpoint.
+        checkpoints: steps at which the accuracy was measured; the last step is always included.
+        accuracy: share of the validation sequences classified correctly, per checkpoint.
     """
 
     checkpoints: tuple[int, ...] = ()
@@ -51,35 +52,36 @@ def train_classifier(
     """Trains ``model`` in place on the labels of ``train_data``.
 
     Args:
-        model: tokens [batch, seq, dim] in its own precision to logits [batch, classes].
-        train_data, validation_data: with labels.
-        steps: optimiser steps.
-        learning_rate: at the end of the warm-up; falls to zero as half a cosine.
-        generator: of the batches (each epoch is a new permutation) and of dropout.
-        batch_size: sequences per step; at most all of them.
-        weight_decay: of AdamW.
-        warm_up: steps of linear warm-up; at most a fifth of all steps.
-        checkpoints: steps at which ``callback(step, model)`` is called and accuracy is measured; 0 is before training, ``steps`` the end.
-        callback: is called in evaluation mode and without gradients.
-        device: of the training.
+        model: maps tokens [batch, seq, dim], in the model's precision, to logits [batch, classes].
+        train_data, validation_data: sequences with labels.
+        steps: number of optimiser steps.
+        learning_rate: peak learning rate, at the end of the warm-up; it then falls to zero along half a cosine.
+        generator: draws the batches (a new permutation per epoch) and the seed of dropout.
+        batch_size: sequences per step; a larger number than there are sequences is reduced.
+        weight_decay: weight decay of AdamW.
+        warm_up: steps of linear warm-up; reduced to a fifth of all steps if it is larger.
+        checkpoints: steps at which ``callback(step, model)`` is called and the accuracy is measured; 0 is before training, ``steps`` the
+            end.
+        callback: function that is called in evaluation mode and without gradients.
+        device: torch device of the training.
     Raises:
-        ValueError: data without labels or with more classes than logits, or settings out of range.
-        NotConverged: the loss is not finite; names the step and carries the model.
+        ValueError: data have no labels or more classes than the model has logits, or a setting is out of range.
+        NotConverged: the loss is not finite; the error names the step and carries the model.
     """
     integers(steps=steps)
     positive(learning_rate=learning_rate)
     task = Classification(train_data, validation_data, batch_size)
-    called, accuracies = set(checkpoints), []
+    callback_steps, accuracies = set(checkpoints), []
     model = model.to(device)
     optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.99), weight_decay=weight_decay)
     warm_up = max(1, min(warm_up, steps // 5))
 
     def measure(step: int, network: nn.Module) -> None:
         accuracies.append(accuracy(network, validation_data))
-        if callback is not None and step in called:
+        if callback is not None and step in callback_steps:
             callback(step, network)
 
-    stops = sorted(called | {steps})
+    stops = sorted(callback_steps | {steps})
     result = fit(
         model,
         task,
@@ -94,7 +96,7 @@ def train_classifier(
 
 
 def accuracy(model: nn.Module, data: TokenData, *, batch_size: int = 512) -> float:
-    """Share of the sequences whose largest logit is at their label, on the model's device, in evaluation mode (its mode is restored).
+    """Returns the share of the sequences that the model classifies correctly, in evaluation mode; the model's mode is restored.
 
     Raises:
         ValueError: the data have no labels.
@@ -106,7 +108,7 @@ def accuracy(model: nn.Module, data: TokenData, *, batch_size: int = 512) -> flo
 
 
 def _rate(step: int, warm_up: int, steps: int) -> float:
-    """Share of the learning rate at a step: linear to 1, then half a cosine to 0."""
+    """Returns the factor of the learning rate at a step: it rises linearly to 1, then falls along half a cosine to 0."""
     if step < warm_up:
         return (step + 1) / warm_up
     return 0.5 * (1 + math.cos(math.pi * (step - warm_up) / max(1, steps - warm_up)))

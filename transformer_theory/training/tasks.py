@@ -1,9 +1,9 @@
-"""Tasks: what a network learns. A task yields batches and computes their loss; :func:`.fit` needs no more (:class:`.Task`).
+"""Tasks for :func:`.fit`. A task yields batches and computes their loss, see :class:`.Task`.
 
-* :class:`Classification`: the class of a sequence of tokens;
-* :class:`NextWord`: the next word of a text;
-* :class:`ImageTask`: an objective (:mod:`.objectives`) on augmented images: classes, masked patches, or rates of a theory;
-* :class:`StreamTask`: any loss on any stream of batches, for the minimal networks of the theories and for your own.
+* :class:`Classification` learns the class of a sequence of tokens.
+* :class:`NextWord` learns the next word of a text.
+* :class:`ImageTask` learns by an objective (:mod:`.objectives`) on augmented images: classes, masked patches, or rates of a theory.
+* :class:`StreamTask` combines any loss with any stream of batches, for the minimal networks of the theories and for your networks.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,27 +31,27 @@ class StreamTask:
     """A loss on a stream of batches.
 
     Attributes:
-        loss: of the model and a batch, differentiable, ``[]``.
-        stream: makes the batches with a generator, without end, or at least as many as the training has steps.
+        loss: differentiable function of the model and a batch, ``[]``.
+        stream: yields batches drawn with a generator, at least as many as the training has steps.
     """
 
     loss: Callable[[nn.Module, Any], Tensor]
     stream: Callable[[torch.Generator], Iterator[Any]]
 
     def batches(self, generator: torch.Generator, start: int = 0) -> Iterator[Any]:
-        """The batches from a step on; those before it are drawn and dropped, so that a resumed training gets the same ones."""
+        """Yields the batches from a step on. Earlier batches are drawn and dropped, so a resumed training gets the same batches."""
         return islice(self.stream(generator), start, None)
 
 
 @dataclass(frozen=True)
 class Classification:
-    """Task: the class of a sequence of tokens, by cross-entropy in nats.
+    """Classification of sequences of tokens, by cross-entropy in nats.
 
     Args:
-        train, validation: tokens [n, seq, dim] with labels; the validation data are only evaluated.
-        batch_size: sequences per step; at most all of them.
+        train, validation: tokens [n, seq, dim] with labels; the validation data are used for measurements only.
+        batch_size: sequences per step; a larger number than n is reduced to n.
     Raises:
-        ValueError: data without labels, or a batch size below 1.
+        ValueError: data have no labels, or the batch size is below 1.
     """
 
     train: TokenData
@@ -65,12 +65,12 @@ class Classification:
         integers(batch_size=self.batch_size)
 
     def batches(self, generator: torch.Generator, start: int = 0) -> Iterator[Int[Tensor, " batch"]]:
-        """Positions of sequences: a new permutation per epoch, without the incomplete last batch."""
+        """Yields positions of sequences: a new permutation per epoch, without the incomplete last batch."""
         n = len(self.train.tokens)
         return islice(permuted(n, min(self.batch_size, n), generator), start, None)
 
     def loss(self, model: nn.Module, batch: Int[Tensor, " batch"]) -> Float[Tensor, ""]:
-        """Mean cross-entropy.
+        """Returns the mean cross-entropy.
 
         Raises:
             ValueError: the model has fewer logits than there are classes.
@@ -83,28 +83,29 @@ class Classification:
         return functional.cross_entropy(logits, labels)
 
     def evaluate(self, model: nn.Module) -> list[Measurement]:
-        """Accuracy and loss on the validation data, by the model in evaluation mode."""
+        """Measures accuracy and loss on the validation data, in evaluation mode."""
         logits, labels = logits_of(model, self.validation)
-        right, loss = (logits.argmax(-1) == labels).double().mean().item(), functional.cross_entropy(logits, labels).item()
+        accuracy, loss = (logits.argmax(-1) == labels).double().mean().item(), functional.cross_entropy(logits, labels).item()
         columns = {"n": len(labels), "split": "validation"}
         return [
-            Measurement("network", "network", ACCURACY, right, unit="share", **columns),
+            Measurement("network", "network", ACCURACY, accuracy, unit="share", **columns),
             Measurement("network", "network", LOSS, loss, unit="nats", **columns),
         ]
 
     def sample(self, generator: torch.Generator, n: int = 64) -> Float[Tensor, "n seq dim"]:
-        """Random validation sequences."""
+        """Returns n random validation sequences."""
         order = torch.randperm(len(self.validation.tokens), generator=generator)
         return self.validation.tokens[order[:n]]
 
 
 @dataclass(frozen=True)
 class NextWord:
-    """Task: the next word of a text, by cross-entropy in nats.
+    """Prediction of the next word of a text, by cross-entropy in nats.
 
     Attributes:
-        text: read as ``batch`` parallel streams, in order.
-        batch, length: number of streams, and words of each per step.
+        text: the text; it is read in order as ``batch`` parallel streams.
+        batch: number of streams.
+        length: words per stream and step.
     """
 
     text: Text
@@ -112,21 +113,21 @@ class NextWord:
     length: int = CONTEXT
 
     def batches(self, generator: torch.Generator, start: int = 0) -> Iterator[Int[Tensor, "batch longer"]]:
-        """Windows ``[batch, length + 1]``; the last ``length`` words are targets."""
+        """Yields windows ``[batch, length + 1]``; the last ``length`` words are targets."""
         return islice(self.text.batches(batch=self.batch, length=self.length), start, None)
 
     def loss(self, model: nn.Module, batch: Int[Tensor, "batch longer"]) -> Float[Tensor, ""]:
-        """See :func:`next_word_loss`."""
+        """Returns the loss of :func:`next_word_loss`."""
         return next_word_loss(model, batch)
 
     def sample(self, generator: torch.Generator, n: int = 64) -> Int[Tensor, "n length"]:
-        """Random windows of the text, ``[n, length]``."""
+        """Returns n random windows of the text, ``[n, length]``."""
         windows = self.text.windows(len(self.text), length=self.length)
         return windows[torch.randperm(len(windows), generator=generator)[:n], :-1]
 
 
 def next_word_loss(model: nn.Module, windows: Int[Tensor, "batch longer"]) -> Float[Tensor, ""]:
-    """Mean cross-entropy (nats) of each word but the first, given the words before it; the model's mode is not changed.
+    """Returns the mean cross-entropy (nats) of each word but the first, given the words before it. The model's mode is not changed.
 
     Args:
         model: maps ids ``[batch, n]`` to logits ``[batch, n, vocabulary]``.
@@ -139,30 +140,30 @@ def next_word_loss(model: nn.Module, windows: Int[Tensor, "batch longer"]) -> Fl
 class ImageTask:
     """An objective on augmented images, on this process's share of each batch.
 
-    Each step seeds torch's global generator, so that augmentation, dropout and masks depend on the seed and the step only: a training that
-    is resumed at a step draws the same numbers.
+    Each step seeds torch's global generator, so that augmentation, dropout and masks depend on the seed and the step only. A resumed
+    training therefore draws the same numbers.
 
     Attributes:
-        objective: computes the loss of a batch.
-        images: the batches by the number of their step.
+        objective: objective that computes the loss of a batch.
+        images: batches, indexed by the step number.
     """
 
     objective: Objective
     images: Batches
 
     def batches(self, generator: torch.Generator, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Images ``[b, c, h, w]`` in [0, 1] and targets ``[b, classes]``."""
+        """Yields images ``[b, c, h, w]`` in [0, 1] and targets ``[b, classes]``."""
         for step in count(start):
             torch.manual_seed(seed_of(self.images.seed, DRAWS, step))
             yield self.images[step]
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Float[Tensor, ""]:
-        """The objective's loss; objectives that couple images gather those of all processes."""
+        """Returns the objective's loss. Objectives whose loss couples images gather the outputs of all processes."""
         return self.objective.loss(model, *batch, lambda part: gathered(self.images.fabric, part))
 
 
 def logits_of(model: nn.Module, data: TokenData, *, batch_size: int = 512) -> tuple[Float[Tensor, "n classes"], Int[Tensor, " n"]]:
-    """Logits ``[n, classes]`` and labels ``[n]``, on the CPU; the model's mode is restored."""
+    """Returns logits ``[n, classes]`` and labels ``[n]`` on the CPU; the model's mode is restored."""
     assert data.labels is not None
     training = model.training
     model.eval()
@@ -176,7 +177,7 @@ def logits_of(model: nn.Module, data: TokenData, *, batch_size: int = 512) -> tu
 
 
 def inputs_of(data: TokenData, model: nn.Module, positions: Int[Tensor, " b"]) -> tuple[Float[Tensor, "b seq dim"], Int[Tensor, " b"]]:
-    """Tokens in the model's precision and labels of the given sequences, on the model's device."""
+    """Returns the tokens, in the model's precision, and the labels of the given sequences, on the model's device."""
     assert data.labels is not None
     parameter = next(model.parameters())
     return data.tokens[positions].to(parameter.device, parameter.dtype), data.labels[positions].to(parameter.device)

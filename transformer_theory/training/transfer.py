@@ -1,4 +1,4 @@
-"""The start of a training from the weights of a stored network."""
+"""Initialisation of a training with the weights of a stored network."""
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -17,10 +17,12 @@ Note = Callable[[str], None]
 
 
 def origin_of(path: str | Path) -> dict[str, Any]:
-    """Where weights come from, for the settings of the run that starts from them: file, run id, step, data and checksum.
+    """Returns the origin of stored weights: file, run id, step, data and checksum.
+
+    A run that starts from the weights stores it in its settings.
 
     Raises:
-        ValueError: the file is no trained network, or damaged.
+        ValueError: the file is not a trained network, or is damaged.
         FileNotFoundError: there is no such file.
     """
     path = network_file(path)
@@ -33,39 +35,40 @@ def origin_of(path: str | Path) -> dict[str, Any]:
 def start_from(path: str | Path, network: nn.Module, *, name: str, sizes: Sizes, build: Callable[[Sizes], nn.Module], note: Note) -> None:
     """Copies the weights of a stored network into a new one of the same kind and sizes.
 
-    If the numbers of classes differ, the weights that depend on it, the head, keep their initial values.
+    If the numbers of classes differ, the weights whose shapes depend on that number (the head) keep their initial values.
 
     Args:
         path: a ``.safetensors`` file that a training wrote, or the folder of its run.
-        network: to be filled; without the normalisation, which belongs to the data.
-        name, sizes: of the network.
-        build: makes such a network of other sizes.
-        note: is called with a line if the head starts anew.
+        network: network that receives the weights, without the normalisation, which belongs to the data.
+        name, sizes: name and sizes of ``network``.
+        build: builds a network of the same kind for given sizes.
+        note: called with a message if the head keeps its initial values.
     Raises:
-        ValueError: the stored network is of another kind, or a size, a name or a shape differs; each is named.
+        ValueError: the kind, a size, a name or a shape of the stored network differs; the message lists the differences.
         FileNotFoundError: there is no such file.
     """
     path = network_file(path)
     weights, record = stored(path)
     try:
-        before = Sizes(**record["sizes"])
+        stored_sizes = Sizes(**record["sizes"])
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} does not describe a network ({error}); choose another") from error
-    differ = {field: (there, getattr(sizes, field)) for field, there in asdict(before).items() if field != "num_classes"}
-    differ = {"network": (record.get("network"), name)} | differ
-    if texts := [f"{field} {there!r} there and {here!r} here" for field, (there, here) in differ.items() if there != here]:
-        raise ValueError(f"weights must come from a network of the same kind and sizes, {path} has {', '.join(texts)}")
+    pairs = {field: (there, getattr(sizes, field)) for field, there in asdict(stored_sizes).items() if field != "num_classes"}
+    pairs = {"network": (record.get("network"), name)} | pairs
+    if differences := [f"{field} {there!r} there and {here!r} here" for field, (there, here) in pairs.items() if there != here]:
+        raise ValueError(f"weights must come from a network of the same kind and sizes, {path} has {', '.join(differences)}")
     initial = network.state_dict()
     head: list[str] = []
-    if before.num_classes != sizes.num_classes:
-        # The head is what has another shape in a network for the other number of classes; no name says so.
-        shapes = shapes_of(lambda: build(replace(sizes, num_classes=before.num_classes)), own=name not in NETWORKS).state_dict()
+    if stored_sizes.num_classes != sizes.num_classes:
+        # Names do not identify the head. It consists of the weights whose shape depends on the number of classes: the stored shape is that
+        # of a network for the stored number of classes, and differs from the shape in the new network.
+        shapes = shapes_of(lambda: build(replace(sizes, num_classes=stored_sizes.num_classes)), own=name not in NETWORKS).state_dict()
         head = [
             weight
             for weight, value in initial.items()
             if weight in weights and weight in shapes and weights[weight].shape == shapes[weight].shape != value.shape
         ]
-        note(f"{path} has {before.num_classes} classes, the data have {sizes.num_classes}: {', '.join(head)} start anew")
+        note(f"{path} has {stored_sizes.num_classes} classes, the data have {sizes.num_classes}: {', '.join(head)} start anew")
     try:
         fill(network, {**weights, **{weight: initial[weight] for weight in head}})
     except ValueError as error:

@@ -67,7 +67,7 @@ class Subspaces(nn.Module):
     def attend(self, tokens: Batch, *, scale: float) -> Float[Tensor, "batch n inner"]:
         r"""Computes heads :math:`\mathrm{SSA}_k = \mathrm{softmax}(\text{scale}\, W_k W_k^\top) W_k`, concatenated, [batch, n, inner]."""
         heads = tied_attention(self.coordinates(tokens), scale=scale, is_causal=self.is_causal)
-        return heads.transpose(1, 2).flatten(-2)
+        return heads.transpose(1, 2).flatten(-2)  # [batch, K, n, p] -> [batch, n, K p]
 
 
 class ReleasedAttention(Subspaces):
@@ -170,7 +170,7 @@ class TokenStatisticsAttention(Subspaces):
         return -self.step * self.shrink(self.coordinates(tokens)).transpose(1, 2).flatten(-2) @ self.qkv.weight
 
     def shrink(self, coords: Heads) -> Heads:
-        """Computes what the step subtracts from each coordinate, in units of ``step``."""
+        """Computes the amount that the step subtracts from each coordinate, in units of ``step``."""
         return shrinkage(coords, memberships(coords, temperature=self.temperature), eps=self.eps)
 
 
@@ -219,7 +219,7 @@ class CausalTokenStatisticsAttention(TokenStatisticsAttention):
     is_causal = True
 
     def shrink(self, coords: Heads) -> Heads:
-        """Computes what the step subtracts from each coordinate, in units of ``step``."""
+        """Computes the amount that the step subtracts from each coordinate, in units of ``step``."""
         return causal_shrinkage(coords, causal_memberships(coords, temperature=self.temperature), eps=self.eps)
 
 
@@ -228,7 +228,7 @@ class WithContext(Subspaces):
 
     Args:
         dim, heads, head_dim: d, K, p.
-        context: N.
+        context: N, the length of the longest sequence.
         settings: other arguments of the block.
     Raises:
         ValueError: an argument of the block is out of range; in a forward pass, a sequence is longer than the context.
@@ -246,7 +246,7 @@ class WithContext(Subspaces):
 
 
 class CausalPaperAttention(WithContext, PaperAttention):
-    r"""The paper's step with a causal mask, :math:`\beta = p / (N \varepsilon^2)`; ``kappa`` and ``eps`` as in :class:`PaperAttention`."""
+    r"""The paper's step with a causal mask, :math:`\beta = p / (N \varepsilon^2)`; arguments as in :class:`PaperAttention`."""
 
     def token_count(self, tokens: Batch) -> int:
         """Returns N, whatever the length of the sequence."""
@@ -256,7 +256,7 @@ class CausalPaperAttention(WithContext, PaperAttention):
 class CausalExactAttention(WithContext, ExactAttention):
     r"""A gradient step of each token on its own term in the rate, :math:`-\kappa \nabla_{z_i} r_i`, without an attention map.
 
-    ``kappa`` and ``eps`` as in :class:`ExactAttention`, :math:`\beta = p / (N \varepsilon^2)`.
+    The arguments ``kappa`` and ``eps`` are those of :class:`ExactAttention`; :math:`\beta = p / (N \varepsilon^2)`.
     """
 
     def gradient(self, tokens: Batch) -> Batch:
@@ -269,7 +269,7 @@ class CausalReleasedTokenStatisticsAttention(WithContext, ReleasedTokenStatistic
     every channel (``denom_bias``, [K, N, 1], initially zero).
 
     In the released code ``qkv`` and ``to_out.0`` are called ``c_attn`` and ``c_proj``.
-    ``dropout`` as in :class:`ReleasedTokenStatisticsAttention`.
+    The argument ``dropout`` is that of :class:`ReleasedTokenStatisticsAttention`.
     """
 
     def __init__(self, dim: int, *, heads: int, head_dim: int, context: int, dropout: float = 0.0):

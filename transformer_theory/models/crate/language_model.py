@@ -104,7 +104,7 @@ class CRATELanguageModel(nn.Module):
 
         Args:
             state_dict: the weights of the released language model, as :func:`.load_weights` returns them, or a checkpoint that
-                :func:`.unwrap` accepts. Attention masks are ignored. One of the embedding and ``lm_head.weight`` may be absent.
+                :func:`.unwrap` accepts. Attention masks are ignored. Either the embedding or ``lm_head.weight`` may be absent.
             heads: number of heads, which the weights do not determine. None: heads of width 64, as in all released sizes.
         Returns:
             A network on the CPU with copies of the weights, in the dtype of the embedding; ``model(ids [batch, n])`` returns logits.

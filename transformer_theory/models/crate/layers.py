@@ -15,7 +15,7 @@ from .attention import Batch
 
 
 class PreNorm(nn.Module):
-    """``fn(LayerNorm(tokens))``."""
+    """A module behind a layer norm: ``fn(LayerNorm(tokens))``."""
 
     def __init__(self, dim: int, fn: nn.Module):
         super().__init__()
@@ -85,6 +85,6 @@ def _check_constructor(name: str, value: object, call: str, example: str) -> Non
     """Raises ValueError unless the value is a constructor. A module is refused too, because all layers would share its weights."""
     if isinstance(value, nn.Module):
         kind = type(value).__name__
-        raise ValueError(f"{name} must make a block for each layer, got one {kind}; pass the class {kind}, or a partial of it")
+        raise ValueError(f"{name} must make a block for each layer, got a single {kind}; pass the class {kind}, or a partial of it")
     if not callable(value):
         raise ValueError(f"{name} must make a block when called as {call}, got {value!r}; pass a class such as crate.{example}")

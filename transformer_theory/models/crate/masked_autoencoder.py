@@ -47,8 +47,8 @@ class PatchProjection(nn.Module):
         self.proj = nn.Conv2d(patches.channels, dim, patches.patch_size, stride=patches.patch_size)
         nn.init.xavier_uniform_(self.proj.weight.detach().flatten(1))  # flattened, for the fan-in and fan-out of the linear map
 
-    def forward(self, cut: Float[Tensor, "batch n patch_dim"]) -> Tokens:
-        return functional.linear(cut, patch_matrix(self.proj.weight), self.proj.bias)
+    def forward(self, patches: Float[Tensor, "batch n patch_dim"]) -> Tokens:
+        return functional.linear(patches, patch_matrix(self.proj.weight), self.proj.bias)
 
 
 class Rotation(nn.Module):
@@ -79,10 +79,10 @@ class CRATEMAE(nn.Module):
     """A masked autoencoder for images. :meth:`encode` runs its encoder.
 
     Args:
-        image_size, patch_size, channels: side of an image and of a patch in pixels, and number of channels.
+        image_size, patch_size, channels: side of an image in pixels, side of a patch in pixels, number of channels.
         dim: width of encoder and decoder, a multiple of 4.
-        depth: number of layers of the encoder; the decoder has as many.
-        heads: number of heads; their width is dim / heads.
+        depth: number of layers of the encoder, and of the decoder.
+        heads: number of heads, each of width dim / heads.
         attention: constructor of the compression blocks, called as ``attention(dim, heads=..., head_dim=...)`` for each layer.
         sparsify: constructor of the sparsification blocks, called as ``sparsify(dim)`` for each layer of the encoder.
     Raises:
@@ -163,9 +163,9 @@ class CRATEMAE(nn.Module):
         check_inputs(images, self.mask_token)
         tokens = self.patch_embed(self.patches(images))
         if masked is not None:
-            self._check(masked, len(images))
+            self._check(masked, images.shape[0])
             tokens = torch.where(masked[..., None], self.mask_token.to(tokens.dtype), tokens)
-        tokens = torch.cat([self.cls_token.expand(len(images), -1, -1), tokens], dim=1) + self.decoder_pos_embed
+        tokens = torch.cat([self.cls_token.expand(images.shape[0], -1, -1), tokens], dim=1) + self.decoder_pos_embed
         return self.norm(self.blocks(tokens))
 
     def forward(self, images: Images, masked: Mask) -> Float[Tensor, "batch seq patch_dim"]:
@@ -226,6 +226,7 @@ def sines_and_cosines(side: int, dim: int) -> Float[Tensor, "1 n dim"]:
     """
     if dim < 4 or dim % 4:
         raise ValueError(f"dim must be a multiple of 4, for sines and cosines of rows and columns, got {dim}")
+    # Angles [side, d / 4], waves [side, d / 2], grid [side^2, d].
     angles = torch.outer(torch.arange(side, dtype=torch.float64), 10_000.0 ** (-torch.arange(dim // 4, dtype=torch.float64) / (dim // 4)))
     waves = torch.cat([angles.sin(), angles.cos()], dim=1)
     grid = torch.cat([waves.repeat(side, 1), waves.repeat_interleave(side, dim=0)], dim=1)

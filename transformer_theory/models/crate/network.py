@@ -127,7 +127,7 @@ class CRATE(nn.Module):
     def forward(self, inputs: Tensor) -> Float[Tensor, "batch classes"]:
         check_inputs(inputs, self.pos_embedding)
         embedded = self.to_patch_embedding(inputs)
-        tokens = torch.cat([self.cls_token.expand(len(embedded), -1, -1), embedded], dim=1) + self.pos_embedding
+        tokens = torch.cat([self.cls_token.expand(embedded.shape[0], -1, -1), embedded], dim=1) + self.pos_embedding
         return self.mlp_head(self.transformer(tokens)[:, 0])
 
 

@@ -43,12 +43,14 @@ def classifier_sizes(weights: Mapping[str, Tensor], *, image_size: int, patch_si
     dim, patch_dim = weights["to_patch_embedding.2.weight"].shape
     inner = len(weights["transformer.layers.0.0.fn.qkv.weight"])
     if min(image_size, patch_size) < 1:
-        raise ValueError(f"image_size and patch_size must be at least 1, got {image_size} and {patch_size}; pass those of the training")
+        raise ValueError(
+            f"image_size and patch_size must be at least 1, got {image_size} and {patch_size}; pass the sizes used in training"
+        )
     channels, rest = divmod(patch_dim, patch_size**2)
     if rest or not channels:
         raise ValueError(f"patch_size must fit patches of {patch_dim} numbers, got {patch_size}; {_patch_sizes(patch_dim)}")
     if image_size % patch_size:
-        raise ValueError(f"patch_size must divide image_size, got {patch_size} and {image_size}; pass those of the training")
+        raise ValueError(f"patch_size must divide image_size, got {patch_size} and {image_size}; pass the sizes used in training")
     if (tokens := weights["pos_embedding"].shape[1] - 1) != (image_size // patch_size) ** 2:
         side = isqrt(tokens) * patch_size
         raise ValueError(f"image_size must fit {tokens} patches, got {image_size} with patch_size={patch_size}; pass image_size={side}")
@@ -144,6 +146,7 @@ def _check(weights: Mapping[str, Tensor], required: Mapping[str, int], network: 
 
 
 def _heads(inner: int, heads: int | None, name: str) -> int:
+    """Returns the number of heads, by default the released one. Raises ValueError if it does not divide the inner width."""
     heads = HEADS.get(inner, inner // HEAD_DIM if inner % HEAD_DIM == 0 else None) if heads is None else heads
     if not heads or heads < 1 or inner % heads:
         raise ValueError(f"heads must divide the {inner} rows of {name}, got {heads}; pass heads=, which the weights do not determine")
@@ -155,10 +158,12 @@ def _depth(weights: Mapping[str, Tensor], stack: str) -> int:
 
     The limit protects against a damaged file with a huge index, because the network is built before names are compared.
     """
+    # Names have the form "blocks.7.layers.0...", with the layer number after the stack.
     numbers = (int(match[1]) for name in weights if (match := re.match(rf"{stack}\.(\d+)\.", name)))
     return min(1 + max(numbers), len(weights))
 
 
 def _patch_sizes(patch_dim: int) -> str:
-    fits = [s for s in range(1, isqrt(patch_dim) + 1) if patch_dim % s**2 == 0 and patch_dim // s**2 <= 4]
-    return "e.g. " + ", ".join(f"{s} for {patch_dim // s**2} channels" for s in fits) if fits else "no square patch does"
+    """Returns a hint that lists the sides of square patches with ``patch_dim`` values and at most four channels."""
+    sides = [s for s in range(1, isqrt(patch_dim) + 1) if patch_dim % s**2 == 0 and patch_dim // s**2 <= 4]
+    return "e.g. " + ", ".join(f"{s} for {patch_dim // s**2} channels" for s in sides) if sides else "no square patch does"

@@ -59,7 +59,8 @@ def from_tokens(tokens: Tokens, dictionary: Float[Tensor, "d d"], *, eta: float,
         ValueError: the shapes or dtypes do not fit.
     """
     d = len(dictionary)
-    if tokens.numel() < ONE_PRODUCT_TOKENS * d * d:  # numel is n d, over all batches
+    # numel is n d, over all batches. A graph for any batch size must not depend on it.
+    if not torch.compiler.is_compiling() and tokens.numel() < ONE_PRODUCT_TOKENS * d * d:
         return ista_step(tokens, tokens, dictionary, eta=eta, lam=lam)
     check_dictionary(tokens, dictionary)
     # Form A in the precision of D: under autocast the difference I - D would be rounded to bfloat16 before it is scaled by eta.
@@ -80,11 +81,11 @@ def fista_steps(start: Code, tokens: Tokens, dictionary: Dictionary, *, eta: flo
     """
     code, point, momentum = start, start, 1.0
     for _ in range(steps):
-        new = ista_step(point, tokens, dictionary, eta=eta, lam=lam)
+        next_code = ista_step(point, tokens, dictionary, eta=eta, lam=lam)
         # t+ solves t+^2 - t+ = t^2; the rate 1/k^2 follows from this recursion. At the first step t = 1, so nothing is extrapolated.
         next_momentum = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
-        point = new + (momentum - 1) / next_momentum * (new - code)
-        code, momentum = new, next_momentum
+        point = next_code + (momentum - 1) / next_momentum * (next_code - code)
+        code, momentum = next_code, next_momentum
     return code
 
 
@@ -102,15 +103,15 @@ def overcomplete_code(tokens: Tokens, dictionary: Dictionary, *, eta: float, lam
 
 
 def curvature(dictionary: Dictionary) -> float:
-    r"""Returns :math:`L = \|D\|_2^2`, the Lipschitz constant of the gradient; ISTA descends for :math:`\eta \le 1/L`.
+    r"""Computes :math:`L = \|D\|_2^2`, the Lipschitz constant of the gradient; ISTA descends for :math:`\eta \le 1/L`.
 
     Raises:
         ValueError: the dictionary is zero.
     """
-    # Singular values, not power iteration: the latter approaches the norm from below and would allow steps that are too long.
+    # Power iteration would approach the norm from below and allow steps that are too long, so singular values are computed.
     L = float(torch.linalg.matrix_norm(dictionary, 2)) ** 2
     if not L > 0:
-        raise ValueError("dictionary must not be zero, got one without a non-zero atom")
+        raise ValueError(f"dictionary must not be zero, got the norm {L**0.5:g}")
     return L
 
 

@@ -1,6 +1,6 @@
 """Objectives of trainings on images: cross-entropy of labels, and masked autoencoding without labels.
 
-A training loop needs no more of an objective than :class:`Objective` states. Theories have objectives of their own; the caller passes them.
+:class:`Objective` is the interface between a training loop and an objective. Theories define further objectives, which the caller passes.
 """
 
 from .cross_entropy import CrossEntropy

@@ -1,8 +1,8 @@
-"""Masked autoencoding: hidden patches are predicted from the others; the encoder is the result.
+"""Masked autoencoding: a network predicts hidden patches from the visible ones; its encoder is the useful part.
 
-The loss is the mean squared error of the hidden patches, in normalised pixels, so that grey images have an error of about 1. Masks are
-drawn from torch's global generator within the forward pass, for the images of all processes together; each process uses its part. So the
-masks, and the mean of the losses, are those of one process.
+The loss is the mean squared error of the hidden patches in normalised pixels, so that a constant grey prediction has an error of about 1.
+Each forward pass draws the masks for the images of all processes from torch's global generator, and each process uses its part. Masks and
+mean loss are therefore the same as in a single process.
 Source: :cite:t:`he2022masked` (the task), :cite:t:`pai2024masked` (the network, :class:`~...models.CRATEMAE`).
 """
 
@@ -21,14 +21,14 @@ from ...models import CRATEMAE, build, random_mask
 from ..networks import Pixels, Sizes
 from .protocol import LOSS, UNTRAINED, Batch, Gather, Labelled, Targets, check_labelled, measured, outputs, spread
 
-FITTED = 10_000  # limit on the training images of the linear probe
+FITTED = 10_000  # largest number of training images for the linear probe
 
 
 class Completion(nn.Module):
-    """A CRATE-MAE with its loss: mean squared error of each image's hidden patches, ``[b, c, h, w] -> [b]``.
+    """A CRATE-MAE with its loss: the mean squared error of each image's hidden patches, ``[b, c, h, w] -> [b]``.
 
     Args:
-        sizes: of the network, without a stem; ``depth`` layers each for encoder and decoder.
+        sizes: sizes of the network; encoder and decoder have ``depth`` layers each, and ``stem`` is ignored.
         masked: share of the patches that are hidden, in (0, 1).
     Raises:
         ValueError: the sizes are invalid.
@@ -39,7 +39,7 @@ class Completion(nn.Module):
         self.sizes, self.masked = sizes, masked
         shape = {key: getattr(sizes, key) for key in ("image_size", "patch_size", "channels", "dim", "depth", "heads")}
         self.autoencoder = CRATEMAE(**shape)
-        self.autoencoder.decoder_embed.requires_grad_(False)  # unused: several processes would wait for its gradient
+        self.autoencoder.decoder_embed.requires_grad_(False)  # unused here; several processes would wait for its gradient
 
     def forward(self, images: Batch) -> Float[Tensor, " b"]:
         masked = self._mask(len(images)).to(images.device)
@@ -47,16 +47,16 @@ class Completion(nn.Module):
         return (errors * masked).sum(1) / masked.sum(1)
 
     def _mask(self, batch: int) -> Tensor:
-        """In training this process's part of the common masks, otherwise masks of this process alone."""
+        """Draws masks ``[batch, seq]``: in training this process's part of the common masks, otherwise masks of this process only."""
         several = self.training and torch.distributed.is_available() and torch.distributed.is_initialized()
         rank, processes = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if several else (0, 1)
         seq = self.autoencoder.patches.seq
-        every = random_mask(batch * processes, seq, generator=torch.default_generator, share=self.masked)
-        return every[rank * batch : (rank + 1) * batch]
+        masks = random_mask(batch * processes, seq, generator=torch.default_generator, share=self.masked)
+        return masks[rank * batch : (rank + 1) * batch]
 
 
 class Features(nn.Module):
-    """Mean token of the encoder without the class token, nothing hidden: ``[b, c, h, w] -> [b, dim]``."""
+    """The mean token of the encoder on whole images, without the class token: ``[b, c, h, w] -> [b, dim]``."""
 
     def __init__(self, autoencoder: CRATEMAE):
         super().__init__()
@@ -68,7 +68,7 @@ class Features(nn.Module):
 
 @dataclass(frozen=True)
 class MaskedAutoencoding:
-    """Prediction of hidden patches by a CRATE-MAE. Fields and loss: :mod:`.masked_autoencoding`."""
+    """Prediction of hidden patches by a CRATE-MAE. The loss is described in :mod:`.masked_autoencoding`."""
 
     name: ClassVar[str] = "masked-autoencoding"
     score: ClassVar[str] = "accuracy of a linear probe"
@@ -79,10 +79,10 @@ class MaskedAutoencoding:
         check_settings(self)
 
     def network(self, name: str, sizes: Sizes) -> Completion:
-        """A CRATE-MAE of these sizes.
+        """Builds a CRATE-MAE of these sizes.
 
         Raises:
-            ValueError: another network or stem than CRATE's on patches, invalid sizes, or an image of a single patch.
+            ValueError: the network is not "crate" with stem "patches", the sizes are invalid, or no patch would remain visible.
         """
         if (name, sizes.stem) != ("crate", "patches"):
             raise ValueError(f"masked autoencoding trains only network 'crate' with stem 'patches', got {name!r} on {sizes.stem!r}")
@@ -95,62 +95,64 @@ class MaskedAutoencoding:
         return completion
 
     def loss(self, model: nn.Module, images: Batch, targets: Targets, gather: Gather) -> Float[Tensor, ""]:
-        """Mean over this process's images; targets are ignored."""
+        """Returns the mean loss over this process's images; targets are ignored."""
         return model(images).mean()
 
     def measure(self, model: nn.Module, train: Labelled, images: Labelled, batch_size: int) -> Sequence[Measurement]:
-        """Loss, and accuracy of logistic regression on the encoder's mean token (fitted to up to 10,000 training images).
+        """Measures the loss, and the accuracy of a logistic regression on the encoder's mean token.
 
-        The null of the loss is the loss of the same images with shuffled pixels, in which nothing predicts a hidden patch. The null of the
-        accuracy is that of an untrained network; its loss has a row of its own, with the setting :data:`.UNTRAINED`.
+        The regression is fitted to at most 10,000 training images. The null of the loss is the loss on the same images with shuffled
+        pixels, in which visible patches say nothing about hidden ones. The null of the accuracy is the accuracy with an untrained network,
+        whose loss is in a separate row with the setting :data:`.UNTRAINED`.
 
         Raises:
-            ValueError: there is no image, images and labels differ in number, or all training images are of one class.
+            ValueError: there is no image, images and labels differ in number, or all training images belong to one class.
         """
         check_labelled("train", train)
         check_labelled("measured", images)
         if len(train[1].unique()) < 2:
             raise ValueError("train labels must contain two classes for the linear probe, got one")
-        known, fresh = spread(train, FITTED), _untrained(model)
+        probe_train, initial = spread(train, FITTED), _untrained_copy(model)
         pixels, _ = images
-        shuffled = Null("shuffled pixels", (_error(model, _shuffled(pixels), batch_size),))
-        untrained = Null(UNTRAINED, (_probed(fresh, known, images, batch_size),))
+        shuffled = Null("shuffled pixels", (_mean_error(model, _shuffle_pixels(pixels), batch_size),))
+        untrained = Null(UNTRAINED, (_probe_accuracy(initial, probe_train, images, batch_size),))
         return [
-            measured(LOSS, _error(model, pixels, batch_size), images, null=shuffled, side="<="),
-            measured(LOSS, _error(fresh, pixels, batch_size), images, setting=UNTRAINED),
-            measured(self.score, _probed(model, known, images, batch_size), images, unit="share", null=untrained, side=">="),
+            measured(LOSS, _mean_error(model, pixels, batch_size), images, null=shuffled, side="<="),
+            measured(LOSS, _mean_error(initial, pixels, batch_size), images, setting=UNTRAINED),
+            measured(self.score, _probe_accuracy(model, probe_train, images, batch_size), images, unit="share", null=untrained, side=">="),
         ]
 
 
-def _error(model: nn.Module, pixels: Tensor, batch_size: int) -> float:
-    """Mean error, always with the same masks; the global random state is restored."""
+def _mean_error(model: nn.Module, pixels: Tensor, batch_size: int) -> float:
+    """Returns the mean error, with the same masks in every call; the global random state is restored."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         return float(outputs(model, pixels, batch_size=batch_size).mean())
 
 
-def _shuffled(pixels: Tensor) -> Tensor:
-    """The images with their pixels permuted, each by its own permutation; the channels of a pixel stay together."""
+def _shuffle_pixels(pixels: Tensor) -> Tensor:
+    """Permutes the pixels of each image by a separate permutation; the channels of a pixel stay together."""
     n, c, h, w = pixels.shape
     order = torch.rand(n, h * w, generator=torch.Generator().manual_seed(0)).argsort(1).to(pixels.device)
     return pixels.flatten(2).gather(2, order[:, None].expand(-1, c, -1)).view(n, c, h, w)
 
 
 def _completion(model: nn.Module) -> Completion:
+    """Returns the :class:`Completion` within a model."""
     return next(module for module in model.modules() if isinstance(module, Completion))
 
 
-def _untrained(model: nn.Module) -> nn.Module:
-    """A copy of the model with new initial weights."""
-    twin = copy.deepcopy(model)
-    completion = _completion(twin)
-    fresh = build(lambda: Completion(completion.sizes, completion.masked), torch.Generator().manual_seed(0))
-    completion.load_state_dict(fresh.state_dict())
-    return twin
+def _untrained_copy(model: nn.Module) -> nn.Module:
+    """Returns a copy of the model with new initial weights."""
+    duplicate = copy.deepcopy(model)
+    completion = _completion(duplicate)
+    initial = build(lambda: Completion(completion.sizes, completion.masked), torch.Generator().manual_seed(0))
+    completion.load_state_dict(initial.state_dict())
+    return duplicate
 
 
-def _probed(model: nn.Module, train: Labelled, images: Labelled, batch_size: int) -> float:
-    """Accuracy of logistic regression on standardised features."""
+def _probe_accuracy(model: nn.Module, train: Labelled, images: Labelled, batch_size: int) -> float:
+    """Returns the accuracy of a logistic regression on standardised features."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -159,8 +161,8 @@ def _probed(model: nn.Module, train: Labelled, images: Labelled, batch_size: int
     for module in model.modules():
         if isinstance(module, Pixels):
             encoder = Pixels(encoder, module.mean.flatten(), module.std.flatten()).to(module.mean.device)
-    (x, y), (unseen, truth) = (
+    (x, y), (test_x, test_y) = (
         (outputs(encoder, pixels, batch_size=batch_size).numpy(), labels.cpu().numpy()) for pixels, labels in (train, images)
     )
     probe = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=1000)).fit(x, y)
-    return float(probe.score(unseen, truth))
+    return float(probe.score(test_x, test_y))

@@ -148,7 +148,7 @@ def test_files_that_are_no_archives(tmp_path, capsys):
         (["--data", "digits", "--steps", "many"], "--steps: must be a whole number of at least 1, got 'many'"),
         (["--data", "digits", "--seeds", "-1"], "--seeds: must be a whole number of at least 1, got '-1'"),
         (["--data", "digits", "--seeds", "1" * 40 + ","], "--seeds: must be a whole number"),
-        (["--data", "digits", "--device", "gpu"], "device must be one that torch can use here, got 'gpu'"),
+        (["--data", "digits", "--device", "gpu"], "device must be usable by torch on this machine, got 'gpu'"),
         (["--data", "digits", "--thories", "a"], "unknown option '--thories'; did you mean '--theories'?"),
         (["--data", "digits", "extra"], "unknown argument 'extra'; see transformer-theory compare --help"),
         (["--data"], "argument --data: expected one argument"),

@@ -174,7 +174,7 @@ def test_verify_stores_what_it_shows(tmp_path, capsys):
 
 def test_overwrite_needs_a_folder(capsys):
     assert main(["verify", "stand_in/good", "--overwrite"]) == 2
-    assert "--overwrite replaces what --out names, got no --out" in capsys.readouterr().err
+    assert "--overwrite replaces the result in the folder of --out, got no --out" in capsys.readouterr().err
 
 
 def test_a_solver_that_gives_up_is_inconclusive(monkeypatch, tmp_path, capsys):

@@ -78,7 +78,7 @@ def test_the_timeline_shows_headlines_validation_curves_and_geometry():
         rows("b", [1.0, 2.0], layer=0),
         rows("a", [1.0, 2.0], layer=0, split="validation"),
     )
-    assert [s.label for s in on_timeline(together, theories)] == ["a", "validation accuracy", GEOMETRY[0]]
+    assert [s.label for s in on_timeline(series(together), theories)] == ["a", "validation accuracy", GEOMETRY[0]]
 
 
 def test_scaled_has_its_null_at_zero_and_its_farthest_value_at_one():

@@ -217,9 +217,9 @@ def test_classes_that_are_not_trained(tmp_path):
 
 def test_files_that_are_not_images_are_refused(tmp_path):
     (folder(tmp_path / "pets") / "train/cat/notes.txt").write_text("x")
-    refused(tmp_path / "pets", r"train/cat must hold images only \(.*\), 'notes.txt' is not one; move it away")
+    refused(tmp_path / "pets", r"train/cat must hold images only \(.*\), got the file 'notes.txt'; move it away")
     picture(folder(tmp_path / "deep") / "train/cat/more/0.png")
-    refused(tmp_path / "deep", "'more' is a folder; move it away")
+    refused(tmp_path / "deep", "got the folder 'more'; move it away")
 
 
 def test_a_folder_loads_as_tokens(tmp_path):

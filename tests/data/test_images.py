@@ -150,7 +150,7 @@ def test_bad_sizes_and_files_are_refused(tmp_path):
     with pytest.raises(ValueError, match="size must be at least 1, got 0"):
         data.images("digits", size=0)
     assert data.images("digits", size=8)[0].size == 8
-    with pytest.raises(ValueError, match=r"size must be that of the images .* got 16 for digits, 8 pixels"):
+    with pytest.raises(ValueError, match=r"size must be the side of the images .* got 16 for digits"):
         data.images("digits", size=16)
     (tmp_path / "a.txt").write_text("hello")
     with pytest.raises(ValueError, match=r"a.txt must be a folder of images, a .tar.gz of CIFAR or an .npz of images, got '.txt'"):

@@ -135,7 +135,7 @@ LABELS = torch.tensor([0, 1, 1])
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: SecondMoments().rate_reduction(eps=1.0), "the state is empty"),
+        (lambda: SecondMoments().rate_reduction(eps=1.0), "got an empty state"),
         (lambda: state_of(torch.ones(3, 2), LABELS).coding_rate(eps=0.0), "eps must be a positive distortion"),
         (lambda: SecondMoments().update(torch.full((3, 2), math.nan), LABELS), "finite"),
         (lambda: SecondMoments().update(torch.ones(3, 2), LABELS.float()), "labels must be integers"),

@@ -130,7 +130,7 @@ def test_everything_exported_is_documented():
         (lambda: metrics.rank_collapse_residual(torch.zeros(2, 3, 4)), "not zero"),
         (lambda: metrics.rank_collapse_residual(torch.full((3, 4), math.inf)), "finite"),
         (lambda: metrics.rank_collapse_residual(torch.zeros(2, 0, 4)), r"must have shape \[\*batch, n, d\]"),
-        (lambda: metrics.alignment(torch.eye(2), torch.zeros(2, 2)), "other than zero"),
+        (lambda: metrics.alignment(torch.eye(2), torch.zeros(2, 2)), "needs finite, non-zero vectors"),
     ],
 )
 def test_bad_input_is_named(call, message):

@@ -166,7 +166,7 @@ WRONG = [
     ({"depth": True}, "depth .*True$"),
     ({"head_dim": 2.5}, r"head_dim .*2\.5$"),
     ({"attention": "paper"}, "attention .*'paper'.*ReleasedAttention$"),
-    ({"sparsify": Ista(96)}, "sparsify .* one Ista"),
+    ({"sparsify": Ista(96)}, "sparsify .* a single Ista"),
     ({"sparsify": 0.1}, r"sparsify\(dim\), got 0\.1.*Ista$"),
 ]
 

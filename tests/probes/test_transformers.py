@@ -72,6 +72,18 @@ def test_both_implementations_show_the_same(name):
             assert torch.equal(one.mask.expand(one.weights.shape), other.mask)
 
 
+def test_flex_attention_shows_what_the_written_out_one_shows():
+    """Flex attention never forms the weights; the registry of ``transformers`` hands over queries and keys."""
+    weights = []
+    for how in ("flex_attention", "eager"):
+        keep = Keep()
+        with torch.no_grad(), probe(made("vit", how).eval(), [keep]) as p:
+            p.model(**MODELS["vit"][1])
+        weights.append([seen.weights for seen in keep.of("attention")])
+    for flex, eager in zip(*weights, strict=True):
+        assert_close(flex, eager, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_the_bilinear_form_gives_the_observed_scores(name):
     """Differences of log weights between two queries and two keys: there the biases of the projections drop out."""

@@ -134,7 +134,7 @@ def test_block_pivoting_and_non_negative_least_squares_find_the_same_active_set(
     for seed in range(10):
         _, pairs = problem(6, 8, 10, seed)
         plain = Pairs(*(v.numpy() for v in (pairs.difference, pairs.query, pairs.rhs, pairs.equality)))
-        pivoted = block_pivoting(plain)
+        pivoted = block_pivoting(plain.gram, plain.rhs, plain.free)
         assert pivoted is not None
         assert (pivoted == (least_distance(plain) > 0)).all()
 

@@ -138,6 +138,7 @@ def test_tasks_need_no_registration():
         ({"steps": 3, "minutes": 1.0}, "steps=3 and minutes=1"),
         ({"steps": 0}, "got 0"),
         ({"steps": 2, "start": 3}, "at least 3, got 2"),
+        ({"steps": 2, "start": -1}, "start must be at least 0, got -1"),
         ({"minutes": -1.0}, "got -1"),
         ({"minutes": math.nan}, "got nan"),
     ],

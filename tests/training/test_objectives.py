@@ -311,7 +311,7 @@ def test_invalid_images_and_targets(unchecked):
         (CrossEntropy(), model, 2 * targets, "targets must be >= 0 in rows that sum to 1, got rows from 0 to 2"),
         (CrossEntropy(), model, targets * float("nan"), "targets must be >= 0 in rows that sum to 1"),
         (RateReduction(features=6), features, targets[:6], r"\[12, classes\], got torch.float64 \[6, 3\]"),
-        (RateReduction(features=6), features, targets[:1].expand(12, -1), "images of two classes at least, .*, got one; take a larger"),
+        (RateReduction(features=6), features, targets[:1].expand(12, -1), "images of at least two classes .*, got one; take a larger"),
     ):
         with pytest.raises(ValueError, match=message):
             objective.loss(network, images, wrong, alone)

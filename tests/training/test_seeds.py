@@ -64,6 +64,8 @@ def test_a_seed_that_fails_leaves_the_others(tmp_path):
 def test_folders_and_seeds_that_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"\[1, 1\]"):
         train_seeds(DATA, with_(), tmp_path, (1, 1))
+    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
+        train_seeds(DATA, with_(), tmp_path, (1,), workers=0)
     (tmp_path / "seed-2").mkdir()
     (tmp_path / "seed-2" / "note").write_text("mine")
     with pytest.raises(FileExistsError, match="seed-2"):

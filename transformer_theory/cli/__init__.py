@@ -37,9 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as exit_request:  # --help and --version
         return int(exit_request.code or 0)
     except KeyboardInterrupt:
-        warnings.filterwarnings("ignore", module="joblib")  # silence its warnings about aborted workers
+        warnings.filterwarnings("ignore", module="joblib")  # joblib warns about the workers that were aborted
         return _interrupted(argv)
-    except BrokenPipeError:  # the reader of our output has closed it, as in `transformer-theory list | head -1`
+    except BrokenPipeError:  # the process that reads stdout has ended, as in `transformer-theory list | head -1`
         # Python flushes stdout on exit, which would raise the error again: redirect stdout to nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
@@ -80,11 +80,13 @@ def _interruptible() -> Iterator[None]:
 
 
 def _interrupted(argv: list[str]) -> int:
+    """Reports an interruption. Commands that write a result create it as a whole at the end, so nothing was written."""
     writes = argv[:1] and (argv[0] in WRITING or (argv[0] == "verify" and any(word.partition("=")[0] == "--out" for word in argv)))
     return _print_line("interrupted; nothing was written" if writes else "interrupted", INTERRUPTED)
 
 
 def _fail(argv: list[str], error: Exception, code: int, flags: Mapping[str, str]) -> int:
+    """Prints an error and returns the exit code. Names of fields in the message become options (``flags``)."""
     from .fields import with_flags
 
     if "--traceback" in argv:

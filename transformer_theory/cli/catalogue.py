@@ -1,4 +1,4 @@
-"""``list``: theories with their claims and experiments, or the description of one of them. From a width of 80 on, no name is cut."""
+"""The command ``list``: prints all names, or describes a theory, a claim or an experiment. Names fit into 80 columns."""
 
 import argparse
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from .terminal import console
 
 
 def list_theories(options: argparse.Namespace) -> int:
-    """Prints all theories with their claims and experiments, or the description of the one that is named.
+    """Prints all theories with their claims and experiments or, if a name is passed, the description of one of them.
 
     Raises:
         ValueError: the name is unknown.
@@ -29,7 +29,7 @@ def list_theories(options: argparse.Namespace) -> int:
 
 
 def catalogue(theories: Iterable[Theory]) -> Group:
-    """Each theory with its question, and the names of its claims and experiments in as many columns as fit."""
+    """Formats the theories: name and question, and the names of claims and experiments in as many columns as fit."""
     parts = []
     for theory in theories:
         parts += [Text(theory.name, style="bold"), Padding(Text(theory.question), (0, 0, 0, 2))]
@@ -42,7 +42,7 @@ def catalogue(theories: Iterable[Theory]) -> Group:
 
 
 def describe(record: Theory | Claim | type[Experiment]) -> Group:
-    """The description of a theory, a claim or an experiment, with formulas as LaTeX between dollars."""
+    """Formats the description of a theory, a claim or an experiment. Formulas are LaTeX between dollar signs."""
     sources: tuple[Source, ...]
     if isinstance(record, Theory):
         parts = [_item(record.name, record.question), _wrapped(record.statement), Text("assumptions", style="dim")]
@@ -64,7 +64,7 @@ def describe(record: Theory | Claim | type[Experiment]) -> Group:
 
 
 def summary(kind: type[Experiment]) -> str:
-    """The first paragraph of an experiment's docstring as plain text."""
+    """Returns the first paragraph of an experiment's docstring as plain text."""
     return experiment.summary(kind).replace("`", "")
 
 

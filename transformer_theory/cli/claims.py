@@ -33,7 +33,7 @@ def verify_claims(options: argparse.Namespace) -> int:
         names = ", ".join(options.claims)
         raise ValueError(f"verify needs at least one claim, got none for {names}; `transformer-theory list` shows all claims")
     if options.overwrite and options.out is None:
-        raise ValueError("--overwrite replaces what --out names, got no --out; add --out, or leave --overwrite out")
+        raise ValueError("--overwrite replaces the result in the folder of --out, got no --out; add --out, or drop --overwrite")
     started, seeds = time.perf_counter(), options.seeds
     per_claim = "1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
     with contextlib.ExitStack() as stack:

@@ -10,7 +10,7 @@ MAX_ROWS = 20  # largest number of rows that run prints
 
 
 def compare_theories(options: argparse.Namespace) -> int:
-    """Compares theories on the same data and in the same trained networks; stores the result with its page.
+    """Compares theories on the same data and in the same trained networks, and stores the result with its page.
 
     Raises:
         ValueError: data, theories or networks are unknown or do not fit.
@@ -19,6 +19,7 @@ def compare_theories(options: argparse.Namespace) -> int:
     from .. import data, report
     from ..compare import compare
     from ..core.files import atomic_directory
+    from ..core.parallel import workers
     from ..core.result import Result
     from ..data.image_sets import image_tokens, images
     from ..report import terminal
@@ -28,28 +29,29 @@ def compare_theories(options: argparse.Namespace) -> int:
     names = None if options.theories is None else [name.strip() for name in options.theories.split(",") if name.strip()]
     with atomic_directory(options.out, overwrite=options.overwrite) as folder:
         theories = choose(names)
-        given = {
-            name: getattr(options, name) for name in ("seeds", "steps", "claim_seeds", "workers") if getattr(options, name) is not None
-        }
+        # Options that are omitted have the defaults of ``compare``.
+        names_of_options = ("seeds", "steps", "claim_seeds", "workers")
+        arguments = {name: value for name in names_of_options if (value := getattr(options, name)) is not None}
         if options.networks is not None:
-            given["networks"] = _networks(options.networks)
+            arguments["networks"] = _networks(options.networks)
         if options.models:
-            if options.steps is not None and not given.get("networks"):
+            if options.steps is not None and not arguments.get("networks"):
                 raise ValueError(
                     "--steps applies to the small networks, which --model replaces; name them with --networks, or drop --steps"
                 )
-            given["models"] = [network_file(path) for path in options.models]
-            read = images(options.data, size=options.size)
+            arguments["models"] = [network_file(path) for path in options.models]
+            inputs = images(options.data, size=options.size)
         else:
-            read = data.load(options.data) if options.size is None else image_tokens(options.data, size=options.size)
-            if read.labels is not None and len(read.labels.unique()) < 2:
-                only = f"only class {int(read.labels[0])}"
-                raise ValueError(f"{options.data}: labels must name at least two classes, got {only}; add a class, or leave labels out")
+            inputs = data.load(options.data) if options.size is None else image_tokens(options.data, size=options.size)
+            if inputs.labels is not None and len(inputs.labels.unique()) < 2:
+                single = f"only class {int(inputs.labels[0])}"
+                raise ValueError(f"{options.data}: labels must name at least two classes, got {single}; add a class, or leave labels out")
         with progress_line() as progress:
-            compare(read, theories, device=options.device, progress=progress, **given).write_into(folder)
+            compare(inputs, theories, device=options.device, progress=progress, **arguments).write_into(folder)
             progress("writing the report")
-            result = Result.load(folder)  # from the stored files, as `report` makes it
-            report.write(result, folder)
+            result = Result.load(folder)  # from the stored files, as the command `report` does
+            with workers(options.workers):  # those of the comparison, which are still running
+                report.write(result, folder)
     console().print(terminal.summary(result))
     if options.models:
         print()
@@ -59,7 +61,11 @@ def compare_theories(options: argparse.Namespace) -> int:
 
 
 def _networks(text: str) -> tuple[str, ...]:
-    """The names in a comma-separated list, without duplicates; empty for ``"none"``."""
+    """Returns the names in a comma-separated list without duplicates; none for ``"none"``.
+
+    Raises:
+        ValueError: a name is unknown, there is none, or ``"none"`` is combined with names.
+    """
     from ..training.recipes import RECIPES
 
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
@@ -87,17 +93,17 @@ def run_experiment(options: argparse.Namespace) -> int:
     from ..theories import experiment
 
     kind = experiment(options.experiment)
-    given = {field.name: getattr(options, field.name) for field in fields(kind) if hasattr(options, field.name)}
-    chosen = replace(kind.quick() if options.quick else kind(), **given)
+    settings = {field.name: getattr(options, field.name) for field in fields(kind) if hasattr(options, field.name)}
+    configured = replace(kind.quick() if options.quick else kind(), **settings)
     with atomic_directory(options.out, overwrite=options.overwrite) as folder, progress_line() as progress:
         progress(f"{kind.name}: measuring")
         with progress_listener(lambda text: progress(f"{kind.name}: {text}")):
-            chosen.run(workers=options.workers).write_into(folder)
+            configured.run(workers=options.workers).write_into(folder)
         progress(f"{kind.name}: plotting")
         result = Result.load(folder)
-        (folder / "figure.svg").write_text(svg(chosen.plot(result)), encoding="utf-8")
+        (folder / "figure.svg").write_text(svg(configured.plot(result)), encoding="utf-8")
     if options.workers != 1 and result.provenance["workers"] is None:
-        print(f"{NAME}: {kind.name} sweeps over no settings: it ran in one process, --workers changed nothing", file=sys.stderr)
+        print(f"{NAME}: {kind.name} has no sweep over settings: it ran in one process, and --workers had no effect", file=sys.stderr)
     console().print(f"{kind.name}: {len(result.table)} rows in {result.provenance['seconds']} s", highlight=False)
     rows = sorted(result.table, key=lambda row: (row.verdict != "violated", row.predicted is None and row.threshold is None))
     if rows:

@@ -1,4 +1,4 @@
-"""Derives command-line options from the fields of an experiment: name, range, default and help text."""
+"""Derives command-line options from the fields of a dataclass: name, range, default and help text."""
 
 import argparse
 import re
@@ -13,16 +13,16 @@ from ..core.experiment import range_text
 def add_fields(parser: Any, kind: Any, *, without: Sequence[str] = ()) -> None:
     """Adds an option ``--field-name`` for each field.
 
-    The parsed namespace lacks options that are not given, so that ``quick()`` or a recipe can supply their values. Fields may be int,
-    float, str, bool (``--x``, ``--no-x``), Literal or a tuple such as ``tuple[int, ...]`` (several words), each also with ``| None``.
+    The parsed namespace has no entry for an omitted option, so that ``quick()`` or a recipe can supply the value. Fields may be int, float,
+    str, bool (``--x``, ``--no-x``), Literal or a tuple such as ``tuple[int, ...]`` (several words), each also with ``| None``.
 
     Args:
-        parser: the parser, or a group of it.
-        kind: an experiment or another dataclass, or an instance, whose values are then shown as defaults.
+        parser: parser, or a group of options of a parser.
+        kind: an experiment or another dataclass, or an instance of one. The help texts show the values of an instance as defaults.
         without: names of fields that get no option.
 
     Raises:
-        TypeError: a field has another type, which is a bug in the experiment, not an error of the user.
+        TypeError: a field has another type, which is a bug in the dataclass, not an error of the user.
     """
     hints = get_type_hints(kind if isinstance(kind, type) else type(kind))
     for field in fields(kind):
@@ -48,8 +48,9 @@ def with_flags(message: str, flags: Mapping[str, str]) -> str:
 
     Args:
         message: an error message of the library.
-        flags: for each field the name of its option.
+        flags: options by the names of their fields.
     """
+    # The characters before and after a match exclude parts of longer words, paths, attributes (x.size) and quoted names.
     for name, flag in flags.items():
         message = re.sub(rf"(?<![\w/.'\"-]){name}= ?", f"{flag} ", message)
         alone = rf"^{name}(?= must )|(?<![\w/.'\"-]){name}(?![\w/'\"]|\.\w)" if "_" in name else rf"^{name}(?= must )"
@@ -58,35 +59,37 @@ def with_flags(message: str, flags: Mapping[str, str]) -> str:
 
 
 def _argument(hint: Any, name: str, default: Any) -> dict[str, Any]:
-    """The arguments of ``add_argument`` for a field of this type."""
-    shown = " ".join(map(_shown, default)) if isinstance(default, tuple) else _shown(default)
-    usual = {"help": "" if default is None else f"(default: {shown})"}  # if the default is None, the help text of the field explains it
+    """Returns the arguments of ``add_argument`` for a field of this type."""
+    default_text = " ".join(map(_value_text, default)) if isinstance(default, tuple) else _value_text(default)
+    common = {"help": "" if default is None else f"(default: {default_text})"}  # the help text of a field explains a default of None
     if get_origin(hint) in (Union, types.UnionType):
         inner = [part for part in get_args(hint) if part is not type(None)]
         if len(inner) == 1:
             return _argument(inner[0], name, default)
     if hint is bool:
-        return usual | {"action": argparse.BooleanOptionalAction}
+        return common | {"action": argparse.BooleanOptionalAction}
     if hint in (int, float, str):
-        return usual | {"type": hint, "metavar": hint.__name__.upper()}
+        return common | {"type": hint, "metavar": hint.__name__.upper()}
     if get_origin(hint) is Literal:
-        return usual | {"choices": get_args(hint), "type": type(get_args(hint)[0])}
+        return common | {"choices": get_args(hint), "type": type(get_args(hint)[0])}
     if get_origin(hint) is tuple and len(set(get_args(hint)) - {...}) == 1:
         return _argument(get_args(hint)[0], name, default) | {"nargs": "+", "action": _Tuple}
     raise TypeError(f"experiment field {name} must be int, float, str, bool, Literal or a tuple of one of them, got {hint}")
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 class _NoSeed(argparse.Action):
-    """A hidden ``--seed`` that explains why there is none, where argparse would report an unknown option."""
+    """A hidden option ``--seed`` whose error explains that the experiment has no seed; argparse would only call it unknown."""
 
     def __call__(self, parser, namespace, values, option_string=None) -> None:
         raise argparse.ArgumentError(self, "this experiment draws no random numbers, so it takes no seed; leave it out")
 
 
 class _Tuple(argparse.Action):
+    """Stores several words as a tuple, as the fields of a frozen dataclass require."""
+
     def __call__(self, parser, namespace, values, option_string=None) -> None:
         setattr(namespace, self.dest, tuple(values or ()))

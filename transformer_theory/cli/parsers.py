@@ -33,9 +33,11 @@ REPORT_MORE = (
 
 
 class _Parser(argparse.ArgumentParser):
+    """A parser that raises ValueError instead of printing its usage and exiting."""
+
     def __init__(self, **settings: Any):
         super().__init__(**settings)
-        self.needs: dict[str, str] = {}  # for some unknown options: the other option that makes them available
+        self.needs: dict[str, str] = {}  # unknown option -> option without which it is not available
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message}; see {self.prog} --help")
@@ -76,8 +78,8 @@ def _refuse_unknown(parser: _Parser, argv: list[str]) -> None:
     unknown = next((word for word in argv if word.startswith("--") and word.partition("=")[0] not in known), None)
     if unknown is None:
         return
-    if where := parser.needs.get(unknown.partition("=")[0]):
-        raise ValueError(f"option {unknown.partition('=')[0]!r} goes with {where}; add that, or leave the option out")
+    if required := parser.needs.get(unknown.partition("=")[0]):
+        raise ValueError(f"option {unknown.partition('=')[0]!r} requires {required}; add that, or leave the option out")
     # Compare without the leading dashes: all options share them, so they would raise every similarity.
     bare = unknown.partition("=")[0].removeprefix("--")
     flags = [flag for flag, help in known.items() if flag.startswith("--") and help != argparse.SUPPRESS]
@@ -145,8 +147,8 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     steps = subparser.add_argument("--steps", type=_count, help="training steps of each small network")
     networks = subparser.add_argument("--networks", metavar="A,B", help="small networks to train (default: all)")
     text = (
-        "networks that train has stored, to be used instead of the small ones: folders of runs or .safetensors files; --data must then "
-        "name images"
+        "networks stored by train that replace the small networks: folders of runs or .safetensors files; --data must then be a data set "
+        "of images"
     )
     subparser.add_argument("--model", nargs="+", type=_path, default=[], dest="models", metavar="RUN", help=text)
     text = (
@@ -170,16 +172,14 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     subparser.add_argument("--seeds", type=_seeds, default=range(5), metavar="N|A,B", help=text)
     add_workers(subparser, "number of processes that check claims in parallel")
     subparser.add_argument("--json", action="store_true", help="print a JSON document instead of the table")
-    text = "folder in which the verification is stored as well; it must not exist, except with --overwrite"
+    text = "folder for the result; it must not exist, except with --overwrite (default: the result is only printed)"
     subparser.add_argument("--out", type=_path, metavar="DIR", help=text)
     subparser.add_argument("--overwrite", action="store_true", help="replace the result in DIR")
 
     subparser = command("run", commands.run_experiment, "run one experiment and plot its figure")
     subparser.add_argument("experiment", metavar="EXPERIMENT", help="name of the experiment (see list); its settings become options")
     add_out(subparser)
-    subparser.add_argument(
-        "--quick", action="store_true", help="use settings that take seconds; options on the command line take precedence"
-    )
+    subparser.add_argument("--quick", action="store_true", help="use settings that take seconds; other options take precedence")
     add_workers(subparser, "number of processes for a sweep over settings")
     if argv[:1] == ["run"]:
         _experiment_options(subparser, argv[1:])
@@ -230,7 +230,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
 
 
 def _describe_networks(steps: argparse.Action, networks: argparse.Action) -> None:
-    """Completes help texts of ``compare`` with defaults from the library; the import is slow, so only this command makes it."""
+    """Adds defaults of the library to the help texts of ``compare``. The import is slow, so only this command calls the function."""
     import inspect
 
     from ..compare import compare
@@ -349,6 +349,7 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 
 def _seeds_or_none(text: str) -> tuple[int, ...]:
+    """Reads seeds as :func:`_seeds` does; 0 means none."""
     return () if text == "0" else _seeds(text)
 
 

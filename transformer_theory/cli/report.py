@@ -37,13 +37,13 @@ def write_report(options: argparse.Namespace) -> int:
         combined = aggregate([item.result for item in stored])
         _check_places(requested)
         _check_files(_places(requested, combined), stored, options.overwrite)  # before plotting, which takes long
-        drawn = draw(pictures(combined) if requested.keys() & {"latex", "figures"} else [], progress=progress)
+        figures = draw(pictures(combined) if requested.keys() & {"latex", "figures"} else [], progress=progress)
         files: dict[Path, bytes] = {}
         for name, path in requested.items():
             progress(f"writing the {name}")
-            files |= _contents(name, path, stored, combined, drawn)
+            files |= _contents(name, path, stored, combined, figures)
         write_together(files)
-    for failure in drawn.failed:
+    for failure in figures.failed:
         print(f"{NAME}: {failure}", file=sys.stderr)
     for note in combined.notes:
         print(f"{NAME}: {note}", file=sys.stderr)
@@ -53,7 +53,7 @@ def write_report(options: argparse.Namespace) -> int:
 
 
 def _write_in_place(stored: "list[Stored]", directories: list[Path]) -> Path:
-    """Writes the page of a result, or the figure of an experiment, into its folder, replaces an earlier one and returns its path.
+    """Writes the page of a result, or the figure of an experiment, into its folder and returns the path. An older file is replaced.
 
     Raises:
         ValueError: there are several results, or the only one is in a subfolder of the named folder.
@@ -92,7 +92,7 @@ def _places(requested: Mapping[str, Path], combined: "Aggregate") -> list[Path]:
     return places
 
 
-def _contents(name: str, path: Path, stored: "list[Stored]", combined: "Aggregate", drawn: "Drawn") -> dict[Path, bytes]:
+def _contents(name: str, path: Path, stored: "list[Stored]", combined: "Aggregate", figures: "Drawn") -> dict[Path, bytes]:
     """Returns the files of one output with their contents."""
     from .. import report
     from ..report.bibtex import references
@@ -100,9 +100,9 @@ def _contents(name: str, path: Path, stored: "list[Stored]", combined: "Aggregat
 
     folders, checksums = [str(item.folder) for item in stored], [item.checksums for item in stored]
     if name in ("latex", "figures"):
-        files = drawn.files
+        files = figures.files
         if name == "latex":
-            files, _ = report.latex_folder(combined, folders=folders, checksums=checksums, drawn=drawn)
+            files, _ = report.latex_folder(combined, folders=folders, checksums=checksums, drawn=figures)
         return {path / file: data for file, data in files.items()}
     if name == "html":
         text = report.page(combined.results)
@@ -114,7 +114,7 @@ def _contents(name: str, path: Path, stored: "list[Stored]", combined: "Aggregat
 
 
 def _check_places(requested: Mapping[str, Path]) -> None:
-    """Checks that paths of files do not name folders and vice versa, before anything is computed.
+    """Checks that no file is to be written to the path of a folder, and no folder to the path of a file.
 
     Raises:
         FileExistsError: a path has the wrong kind.

@@ -36,8 +36,10 @@ class _Trimmed:
 
 @contextlib.contextmanager
 def progress_line() -> Iterator[Callable[[str], None]]:
-    """Yields a function that reports a stage of progress on stderr. A terminal shows one line that is updated; otherwise each stage is a
-    new line with the seconds since the start."""
+    """Yields a function that reports a stage of progress on stderr.
+
+    A terminal shows one line, which is updated. Otherwise each stage is a new line with the seconds since the start.
+    """
     from rich.console import Console
 
     started = time.perf_counter()

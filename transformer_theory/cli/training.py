@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 WIDTH = 80  # largest width of the progress table, characters
 WRAP = 9  # width at which column titles wrap, characters
-FIRST = 5  # each of the first intervals, this many, has a row in the table
-ROWS = 30  # after them, the table has at most one row for each of this many equal parts of the training
+FIRST = 5  # number of intervals at the start that always have a row in the table
+ROWS = 30  # later intervals: at most one row for each of this many equal parts of the training
 
 
 def train_network(options: argparse.Namespace) -> int:
@@ -46,9 +46,9 @@ def train_network(options: argparse.Namespace) -> int:
     from ..training.seeds import seed_folder
     from ..training.settings import Settings
 
-    _check_together(options)
+    _check_combinations(options)
     folder = options.out or Path("runs") / options.network
-    # Of several seeds, one has the settings that all of them keep.
+    # All seeds of a training have the same stored settings, so they can be read from any of its folders.
     folders = [folder] if options.seeds is None else [seed_folder(folder, seed) for seed in options.seeds]
     resume = options.resume or options.extend
     last = next((path / LAST for path in folders if (path / LAST).exists()), folders[0] / LAST)
@@ -89,18 +89,18 @@ def train_network(options: argparse.Namespace) -> int:
     }
     try:
         if options.seeds is not None:
-            return _several(images, settings, folder, options.seeds, arguments)
+            return _train_seeds(images, settings, folder, options.seeds, arguments)
         with progress_table(objective.score) as show:
             result = train(images, settings, folder, callback=callback, **arguments)
     except KeyboardInterrupt:
         stored = any((path / LAST).exists() for path in folders)
-        hint = f"{folder} holds the training up to its last interval, --resume continues it" if stored else "nothing was written"
+        hint = f"{folder} contains the training up to its last interval; --resume continues it" if stored else "nothing was written"
         if _first_process():
             print(f"{NAME}: interrupted; {hint}", file=sys.stderr)
         return INTERRUPTED
     if _first_process():
         if not started:
-            print(f"{folder} holds a finished training:")
+            print(f"{folder} contains a finished training:")
         test_rows = result.select(theory="network", split="test", layer=None)
         _print_measurements(test_rows)
         print(f"network: {folder / BEST}, of step {test_rows[0].step}")
@@ -111,8 +111,12 @@ def train_network(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check_together(options: argparse.Namespace) -> None:
-    """Raises ValueError if options contradict each other."""
+def _check_combinations(options: argparse.Namespace) -> None:
+    """Checks the options that depend on one another.
+
+    Raises:
+        ValueError: options contradict one another, or one requires another that is missing.
+    """
     if options.overwrite and (options.resume or options.extend):
         flag = "--resume" if options.resume else "--extend"
         raise ValueError(f"{flag} continues a training and --overwrite removes it, got both; leave one out")
@@ -123,11 +127,11 @@ def _check_together(options: argparse.Namespace) -> None:
     if options.seeds is not None and hasattr(options, "seed"):
         raise ValueError("--seeds trains on several seeds and --seed on one, got both; leave one out")
     if options.seeds is not None and int(os.environ.get("WORLD_SIZE", 1)) > 1:
-        raise ValueError("--seeds starts processes of its own, got it under torchrun; leave out torchrun, or train one --seed at a time")
+        raise ValueError("--seeds starts its own processes, got it under torchrun; leave out torchrun, or train one --seed at a time")
 
 
-def _several(images: Any, settings: Any, folder: Path, seeds: tuple[int, ...], arguments: dict[str, Any]) -> int:
-    """Trains on several seeds and prints the mean of each quantity, then the seeds that failed."""
+def _train_seeds(images: Any, settings: Any, folder: Path, seeds: tuple[int, ...], arguments: dict[str, Any]) -> int:
+    """Trains on several seeds, and prints the mean of each quantity and the seeds that failed. Returns the exit code."""
     from .. import report
     from ..core.result import Result
     from ..training.seeds import Outcome, seed_folder, train_seeds
@@ -135,10 +139,10 @@ def _several(images: Any, settings: Any, folder: Path, seeds: tuple[int, ...], a
     with progress_line() as progress:
         progress(f"training on seeds {', '.join(map(str, seeds))}")
 
-        def ended(outcome: Outcome) -> None:
+        def report_seed(outcome: Outcome) -> None:
             progress(f"seed {outcome.seed}: {outcome.failure or 'done'}")
 
-        result = train_seeds(images, settings, folder, seeds, progress=ended, **arguments)
+        result = train_seeds(images, settings, folder, seeds, progress=report_seed, **arguments)
         for seed in sorted({row.seed for row in result.table if row.seed is not None and row.value is not None}):
             progress(f"writing the report of seed {seed}")
             report.write(Result.load(seed_folder(folder, seed)), seed_folder(folder, seed))
@@ -163,7 +167,7 @@ def evaluate_network(options: argparse.Namespace) -> int:
     from ..training.evaluate import evaluate
     from ..training.folder import network_file
 
-    network_file(options.network)  # a wrong path is an error before the images are read, which takes long
+    network_file(options.network)  # reading the images takes long, so report a wrong path first
     train, test = images(options.data, size=options.size)
     rows, classes = evaluate(options.network, train, test, objectives=objectives())
     _print_measurements(rows)
@@ -210,11 +214,12 @@ def _print_measurements(rows: Iterable[Measurement]) -> None:
 
 
 def _number(unit: str) -> Callable[[float], str]:
-    """How a value is printed with its unit."""
+    """Returns the function that formats values of this unit."""
     return plain_percent if unit == "share" else lambda value: f"{value:.4g} {unit}".rstrip()
 
 
 def _class_table(classes):
+    """Formats the recall, the precision and the most frequent confusion of each class."""
     from rich.table import Table
 
     table = Table(box=None, header_style="dim")
@@ -270,7 +275,7 @@ class _ProgressTable:
     def __init__(self, score: str):
         self.score = score
         self.columns: list[str] | None = None  # None until the first row
-        self.count, self.part = 0, -1  # number of written rows, and the part of the training of the last one
+        self.count, self.part = 0, -1  # number of rows written, and the part of the training to which the last row belongs
 
     def show(self, moment: "Moment", write: Callable[[str], None]) -> None:
         """Writes a row for a moment that has measurements; the first row follows the column titles. Skips rows of a long training."""
@@ -306,7 +311,7 @@ class _ProgressTable:
 
     def _select(self, names: list[str]) -> list[str]:
         """Returns the quantities whose columns fit next to the fixed columns, in the original order; the score takes precedence."""
-        # Six fixed columns have five blanks between them. Each further column takes one more blank.
+        # Columns are separated by one blank: five between the six fixed columns, one more for each further column.
         space = WIDTH - 5 - sum(_width(_title(name)) for name in ("epoch", "step", "train loss", "img/s", "time", "left"))
         selection = []
         for name in sorted(names, key=lambda name: name != self.score):  # a stable sort: the score, then the others in order

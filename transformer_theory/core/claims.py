@@ -40,7 +40,7 @@ class Evidence:
     'inconclusive'
 
     Attributes:
-        value: the measured number (:attr:`Claim.measures` names it).
+        value: measured number, which :attr:`Claim.measures` names.
         threshold: bound on the value.
         op: ``"<="`` or ``">="``; the claim holds on this instance if ``value op threshold``.
         converged: whether the iteration behind ``value`` met its tolerance.
@@ -68,7 +68,7 @@ class Evidence:
 
     @property
     def verdict(self) -> VerdictName:
-        """ "consistent" | "violated" | "inconclusive" | "not covered"."""
+        """Verdict on this instance: "consistent", "violated", "inconclusive" or "not covered"."""
         return judge(self.value, self.op, self.threshold, covered=self.covered, converged=self.converged)
 
     @classmethod
@@ -89,14 +89,14 @@ class Claim:
         id: ``"theory/name"``.
         statement: LaTeX in the notation of ``docs/notation.md``, a sentence with ``$...$``.
         measures: name of the number that is compared with the threshold, e.g. "1 - cosine to the max-margin direction".
-        source: passage of the literature that states it.
+        source: passage of the literature that makes the statement.
         assumptions: assumptions of the statement, one short sentence each. They include every condition by which the check selects random
             instances.
         check: function that draws an instance satisfying the assumptions and measures it.
         control: the same check with one assumption removed or the target replaced; it must be violated.
         control_description: description of the change that the control makes.
-        corrects: error in the literature without whose correction the claim would not hold: the printed statement, figure or released
-            number, and the correct one. Markdown with LaTeX between dollars; empty if there is no error.
+        corrects: error in the literature that must be corrected for the claim to hold: the printed statement, figure or released number,
+            and the correct one. Markdown with LaTeX between dollars; empty if there is no error.
         cost: "quick" (about a second per seed) or "training" (trains a network).
 
     Raises:
@@ -143,6 +143,7 @@ class Claim:
 
 
 def _run(check: Check, seed: int) -> Evidence:
+    """Runs a check on one seed; the evidence is inconclusive if a solver does not converge."""
     try:
         return check(torch.Generator().manual_seed(seed))
     except NotConverged as error:
@@ -155,7 +156,7 @@ class Verification:
 
     Attributes:
         id, statement, measures, source, assumptions, control_description, corrects, cost: as in :class:`Claim`.
-        seeds: the seeds used.
+        seeds: random seeds of the instances.
         evidence: evidence of the check, one entry per seed.
         controls: evidence of the control, one entry per seed.
     """
@@ -176,8 +177,8 @@ class Verification:
     def of(cls, claim: Claim, seeds: Iterable[int], outcomes: Iterable[tuple[Evidence, Evidence]]) -> "Verification":
         """Creates the verification from the results of :meth:`Claim.run`, one per seed and in the order of ``seeds``."""
         evidence, controls = zip(*outcomes)
-        texts = {name: getattr(claim, name) for name in _TEXTS}
-        return cls(**texts, seeds=tuple(seeds), evidence=evidence, controls=controls)
+        fields = {name: getattr(claim, name) for name in _CLAIM_FIELDS}
+        return cls(**fields, seeds=tuple(seeds), evidence=evidence, controls=controls)
 
     @property
     def theory(self) -> str:
@@ -193,7 +194,7 @@ class Verification:
 
     @property
     def control(self) -> ControlName:
-        """ "fails" if the control is violated on every seed, "passes" if it is consistent on some seed, otherwise "inconclusive".
+        """State of the control: "fails" if it is violated on every seed, "passes" if it is consistent on some seed, else "inconclusive".
 
         The check has power only if its control fails. A control drops an assumption, so ``covered`` is ignored.
         """
@@ -232,8 +233,8 @@ class Verification:
 
     @property
     def worst_control(self) -> Evidence:
-        """The control that is nearest to passing."""
-        # The slack of a control without finite numbers is infinite; such a control counts as the farthest from passing.
+        """The control with the most slack, which is the nearest to passing."""
+        # _slack is infinite for a control whose numbers are not finite. Such a control counts as the farthest from passing.
         return max(self.controls, key=lambda control: slack if math.isfinite(slack := _slack(control)) else -math.inf)
 
     @property
@@ -277,7 +278,8 @@ class Verification:
 
     def to_json(self) -> dict[str, Any]:
         """Returns all fields as JSON values, with the quantities derived from them: verdict, share, interval, worst value and control."""
-        stored = {name: getattr(self, name) for name in _TEXTS} | {"source": self.source.to_json(), "assumptions": list(self.assumptions)}
+        stored = {name: getattr(self, name) for name in _CLAIM_FIELDS}
+        stored |= {"source": self.source.to_json(), "assumptions": list(self.assumptions)}
         worst, control = self.worst, self.worst_control
         derived = {
             "verdict": self.verdict,
@@ -306,10 +308,10 @@ class Verification:
             ValueError: a field is missing or unknown.
         """
         try:
-            texts = {name: stored[name] for name in _TEXTS}
-            texts |= {"source": Source.from_json(stored["source"]), "assumptions": tuple(stored["assumptions"])}
+            fields = {name: stored[name] for name in _CLAIM_FIELDS}
+            fields |= {"source": Source.from_json(stored["source"]), "assumptions": tuple(stored["assumptions"])}
             return cls(
-                **texts,
+                **fields,
                 seeds=tuple(int(record["seed"]) for record in stored["seeds"]),
                 evidence=tuple(Evidence.from_json(record["evidence"]) for record in stored["seeds"]),
                 controls=tuple(Evidence.from_json(record["control"]) for record in stored["seeds"]),
@@ -323,7 +325,7 @@ class Verification:
         return f"{self.id}: {self.verdict} ({seeds}; control {CONTROL_TEXT[self.control]})"
 
 
-_TEXTS = ("id", "statement", "measures", "source", "assumptions", "control_description", "corrects", "cost")
+_CLAIM_FIELDS = ("id", "statement", "measures", "source", "assumptions", "control_description", "corrects", "cost")
 
 
 def _slack(evidence: Evidence) -> float:
@@ -333,6 +335,7 @@ def _slack(evidence: Evidence) -> float:
 
 
 def _finite(number: float) -> float | None:
+    """Returns the number, or None if it is not finite: JSON has no NaN and no infinities."""
     return number if math.isfinite(number) else None
 
 
@@ -361,4 +364,5 @@ def verify_claims(claims: Sequence[Claim], seeds: Iterable[int] = range(5)) -> I
 
 
 def _run_one(*, claim: Claim, seed: int) -> tuple[Evidence, Evidence]:
+    """Runs one job of :func:`verify_claims`. Workers import it by name, so it is a function of the module."""
     return claim.run(seed)

@@ -4,8 +4,8 @@ import difflib
 import re
 from collections.abc import Iterable
 
-LIST_ALL = 8  # length up to which a message shows a whole list of names
-LIST_FIRST = 5  # names that it shows of a longer list
+LIST_ALL = 8  # length of the longest list of names that a message shows in full
+LIST_FIRST = 5  # number of names that a message shows of a longer list
 
 
 class Infeasible(ValueError):
@@ -24,8 +24,8 @@ class NotConverged(RuntimeError):
     """An iteration stopped before it met its tolerance.
 
     Attributes:
-        state: the last iterate.
-        residuals: its residuals.
+        state: last iterate.
+        residuals: residuals of the last iterate.
     """
 
     def __init__(self, message: str, state=None, residuals=None):
@@ -34,7 +34,7 @@ class NotConverged(RuntimeError):
 
 
 def nearest(name: str, names: Iterable[str], *, shown_by: str = "") -> str:
-    """Returns the end of an error message about an unknown name: the most similar name if one is close, otherwise the known names.
+    """Returns the end of an error message about an unknown name: the most similar known name, or the known names if none is similar.
 
     >>> "unknown theory 'crat'" + nearest("crat", ["crate", "joma"])
     "unknown theory 'crat'; did you mean 'crate'?"
@@ -80,6 +80,6 @@ def some(names: Iterable[str]) -> str:
 
 
 def _split_theory(name: str) -> tuple[str, str]:
-    """Splits a name into the theory (empty if the name has none) and the rest."""
+    """Splits "theory.name" or "theory/name" into theory and name; the theory is empty if there is no separator."""
     *theory, short = re.split(r"[./]", name, maxsplit=1)
     return "".join(theory), short

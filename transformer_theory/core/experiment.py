@@ -28,6 +28,7 @@ from .sources import Source
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# Name of a bound: its text in messages, and the comparison of a value with it.
 RANGES = {
     "ge": ("at least", operator.ge),
     "gt": ("above", operator.gt),
@@ -50,9 +51,9 @@ def setting(
     """Declares a dataclass field whose value is a finite number in a range, or a non-empty tuple of such numbers.
 
     Args:
-        default: default value; if it is an integer, or a tuple of integers, so is every value.
-        ge, gt, le, lt: bounds: greater or equal, greater, less or equal, less.
-        multiple_of: number of which an integer value is a multiple.
+        default: default value. It determines the type of every value: integers or real numbers, one number or a tuple.
+        ge, gt, le, lt: bounds of the value: at least, above, at most, below.
+        multiple_of: divisor of an integer value.
         help: text for ``--help``.
     """
     bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt, "multiple_of": multiple_of}
@@ -121,7 +122,7 @@ class Experiment:
 
     @classmethod
     def theory(cls) -> str:
-        """Name of the theory."""
+        """Returns the name of the theory."""
         return cls.name.partition(".")[0]
 
     def measure(self) -> Iterable[Measurement | Arrays]:
@@ -174,7 +175,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class RandomExperiment(Experiment):
-    """An experiment that draws random numbers: from :meth:`generator` or, in a sweep, from seeds derived from ``seed``."""
+    """An experiment that draws random numbers, from :meth:`generator` or, in a sweep, from generators whose seeds depend on ``seed``."""
 
     seed: int = setting(0, ge=0, le=2**32 - 1, help="seed of the random numbers")
 

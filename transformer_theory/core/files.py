@@ -23,12 +23,12 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises:
         OSError: the folder does not exist or cannot be written to.
     """
-    draft = _beside(path)
+    draft = _hidden_sibling(path)
     try:
         yield draft
         draft.replace(path)
     finally:
-        with contextlib.suppress(OSError):  # the draft may not exist; the original error is propagating
+        with contextlib.suppress(OSError):  # the draft is gone after the rename, and may never have existed if the block failed
             draft.unlink()
 
 
@@ -71,7 +71,7 @@ def write_together(files: Mapping[Path, bytes]) -> None:
     check_targets(files)
     new_folders: list[Path] = []
     drafts: dict[Path, Path] = {}
-    backups: dict[Path, Path | None] = {}  # for each rename that has begun, the copy of the old file; None if there was no old file
+    backups: dict[Path, Path | None] = {}  # copies of the old files of all renames that have begun; None if there was no old file
     path = None
     try:
         for path, data in files.items():
@@ -79,16 +79,16 @@ def write_together(files: Mapping[Path, bytes]) -> None:
             for folder in reversed([folder for folder in place.parents if not folder.exists()]):
                 folder.mkdir()
                 new_folders.append(folder)
-            drafts[place] = _beside(place)
+            drafts[place] = _hidden_sibling(place)
             drafts[place].write_bytes(data)
         for path in files:
             place = _place(path)
-            backups[place] = backup = _beside(place) if os.path.lexists(place) else None
+            backups[place] = backup = _hidden_sibling(place) if os.path.lexists(place) else None
             if backup is not None:
                 shutil.copy2(place, backup, follow_symlinks=False)  # copied, not moved: a reader finds a file at every moment
             drafts[place].replace(place)
     except BaseException as error:
-        _put_back(drafts, backups)
+        _restore(drafts, backups)
         for folder in reversed(new_folders):
             with contextlib.suppress(OSError):  # not empty: another process has written to it
                 folder.rmdir()
@@ -99,7 +99,7 @@ def write_together(files: Mapping[Path, bytes]) -> None:
         backup.unlink()
 
 
-def _put_back(drafts: Mapping[Path, Path], backups: Mapping[Path, Path | None]) -> None:
+def _restore(drafts: Mapping[Path, Path], backups: Mapping[Path, Path | None]) -> None:
     """Undoes the renames and removes the drafts. An old file that cannot be restored stays under its hidden name."""
     for place, draft in drafts.items():
         backup = backups.get(place)
@@ -118,7 +118,7 @@ def _place(path: Path) -> Path:
     return path.parent.resolve() / path.name
 
 
-def _beside(path: Path) -> Path:
+def _hidden_sibling(path: Path) -> Path:
     """Returns a new hidden name in the same folder, hence on the same file system, within which a rename is atomic."""
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
 
@@ -134,9 +134,9 @@ class atomic_directory:  # noqa: N801 - used as a function: ``with atomic_direct
     """
 
     def __init__(self, directory: str | Path, *, overwrite: bool = False):
-        # abspath gives "." a name, as resolve() would, but keeps links.
+        # abspath gives "." a name, as resolve() would, but does not follow links.
         self.target, self.overwrite = Path(os.path.abspath(directory)), overwrite
-        self.label = directory  # for messages: the path as the caller wrote it
+        self.label = directory  # the path as the caller wrote it, which messages show
         self.new_parents: list[Path] = []
 
     def __enter__(self) -> Path:
@@ -180,10 +180,10 @@ class atomic_directory:  # noqa: N801 - used as a function: ``with atomic_direct
         try:
             if self.overwrite and os.path.lexists(self.target):
                 # A folder cannot be renamed over another one, so the old one moves away first.
-                old = Path(tempfile.mkdtemp(prefix=f".{self.target.name}.old.", dir=self.target.parent))
-                self.target.rename(old / "replaced")
+                old_folder = Path(tempfile.mkdtemp(prefix=f".{self.target.name}.old.", dir=self.target.parent))
+                self.target.rename(old_folder / "replaced")
                 self.folder.rename(self.target)
-                shutil.rmtree(old, ignore_errors=True)
+                shutil.rmtree(old_folder, ignore_errors=True)
             else:
                 self.folder.rename(self.target)
         except OSError as error:
@@ -194,12 +194,12 @@ FIELD = "sha256"  # field of result.json that holds the checksums
 
 
 def sealed(head: dict[str, Any], folder: Path, names: Iterable[str]) -> dict[str, Any]:
-    """Adds checksums to the head of a stored result (the contents of ``result.json``): one per file, and one of the head itself.
+    """Returns the head of a stored result (the contents of ``result.json``) with checksums: one per file, and one of the head itself.
 
     Args:
-        head: JSON values.
-        folder: folder of the files.
-        names: names of the files.
+        head: fields of ``result.json``, JSON values.
+        folder: folder that holds the files.
+        names: names of the files that get a checksum.
     """
     return head | {FIELD: {name: of_file(folder / name) for name in names} | {"head": _of_head(head)}}
 
@@ -215,7 +215,7 @@ def check(head: dict[str, Any], folder: Path) -> None:
         raise ValueError("result.json is not as it was stored: it was edited, or damaged")
     for name, digest in checksums.items():
         if name in ("", ".", "..") or Path(name).name != name:  # a path would read files outside the folder
-            raise ValueError(f"checksums must be of files in the folder, got one of {name!r}; result.json was edited")
+            raise ValueError(f"checksums must be of files in the folder, got one for {name!r}; result.json was edited")
         if digest != of_file(folder / name):
             raise ValueError(f"{name} is not as it was stored: it was edited, damaged, or copied from another result")
 
@@ -227,5 +227,6 @@ def of_file(path: Path) -> str:
 
 
 def _of_head(head: dict[str, Any]) -> str:
+    """Computes the SHA-256 of the head without its checksums."""
     rest = {name: value for name, value in head.items() if name != FIELD}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()

@@ -29,6 +29,7 @@ Kind = Literal["claim", "assumption", "rung", "figure", "on data", "in network",
 - network: a quantity of a network that belongs to no theory (accuracy, loss, attention statistics).
 """
 Scope = Literal["these data", "any data", "training", "own instances"]
+"""What a number is evidence of: a property of the data, a theorem on any data, a change by training, or a theory's own instances."""
 Unit = Literal["", "share", "nats", "bits", "s", "steps"]
 Basis = Literal["theory", "limit", "printed", "figure", "recomputed", "own setting"]
 """Where ``predicted`` comes from.
@@ -134,14 +135,14 @@ class Measurement:
         theory: name of the theory, or "network" for quantities of no theory.
         kind: subject of the row (:data:`Kind`).
         quantity: name of the quantity; the id of a claim.
-        value: the number; None if it is missing, with the cause in ``reason``.
+        value: the measured number; None if it is missing, with the cause in ``reason``.
         unit: unit of value, prediction, threshold, null and interval; a "share" is a number in [0, 1] that reports show in per cent.
         interval, interval_kind: 95 % interval of the value, and its kind ("over seeds", "over samples").
         predicted, basis: the theory's number for the same quantity, and its origin (:data:`Basis`).
         op, threshold, verdict: the inequality that decides the verdict, and the verdict.
         null, side, p: the null distribution, the side of the null on which the theory predicts the value, and the p-value on that side.
         agreement: (value - median null) / (predicted - median null): 0 is chance, 1 is the prediction.
-        reason: cause of a missing value.
+        reason: cause of a missing value; empty if there is a value.
         n: number of samples behind the value.
         split: part of the data: "train", "validation", "test".
         note: one short sentence for people; no code reads it.
@@ -150,7 +151,8 @@ class Measurement:
         data, model: names of the data set and of the network; ``model`` is empty if no network was measured.
         rung: name of the rung of a ladder.
         layer, head, step, seed: block and head of the network, training step, random seed.
-        scope: subject of which the number is evidence; defaults to "own instances" for claims, rungs and figures, otherwise "these data".
+        scope: what the number is evidence of (:data:`Scope`); defaults to "own instances" for claims, rungs and figures, otherwise to
+            "these data".
 
     Raises:
         ValueError: a column holds an unknown word, or both value and reason are missing.
@@ -188,23 +190,23 @@ class Measurement:
     scope: Scope | None = None
 
     def __post_init__(self):
-        fix = object.__setattr__  # the only way to set a field of a frozen dataclass
+        set_field = object.__setattr__  # the only way to set a field of a frozen dataclass
         for name, words in _WORDS.items():
             if (word := getattr(self, name)) is not None and word not in words:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, words))}, got {word!r}")
         for name in ("value", "predicted", "threshold", "p", "agreement"):
             if (number := getattr(self, name)) is not None:
                 number = float(number)
-                fix(self, name, number if math.isfinite(number) else None)
+                set_field(self, name, number if math.isfinite(number) else None)
                 if name == "value" and not math.isfinite(number) and not self.reason:
-                    fix(self, "reason", f"the value is {number}")
+                    set_field(self, "reason", f"the value is {number}")
         for name in ("n", "layer", "head", "step", "seed"):
             if (number := getattr(self, name)) is not None:
-                fix(self, name, int(number))
+                set_field(self, name, int(number))
         if self.value is None and not self.reason:
             raise ValueError(f"a measurement without a value must state its reason, got none for {self.theory}: {self.quantity}")
         if self.scope is None:
-            fix(self, "scope", DEFAULT_SCOPE.get(self.kind, "these data"))
+            set_field(self, "scope", DEFAULT_SCOPE.get(self.kind, "these data"))
 
     def to_json(self) -> dict[str, Any]:
         """Returns the row as JSON values, without the columns that have their default values."""
@@ -232,7 +234,7 @@ class Measurement:
         if unknown := row.keys() - set(COLUMNS):
             raise ValueError(f"row columns must be among {', '.join(COLUMNS)}, got {sorted(unknown)}")
         if missing := {"theory", "kind", "quantity", "value"} - row.keys():
-            raise ValueError(f"a row needs theory, kind, quantity and value, got none for {sorted(missing)}")
+            raise ValueError(f"a row needs theory, kind, quantity and value, got no {', '.join(sorted(missing))}")
         columns = dict(row)
         if columns.get("null") is not None:
             columns["null"] = Null(columns["null"]["kind"], tuple(columns["null"]["draws"]))
@@ -325,7 +327,7 @@ class Table(Sequence[Measurement]):
             ValueError: the table does not have exactly one row.
         """
         if len(self._rows) != 1:
-            raise ValueError(f"expected one row, got {len(self._rows)}; select more columns")
+            raise ValueError(f"expected one row, got {len(self._rows)}; add conditions to select()")
         return self._rows[0]
 
     def replace(self, **columns: Any) -> "Table":

@@ -5,9 +5,9 @@ measurements since the last ``reset``, and ``merge`` adds another metric's state
 passive: ``update`` draws no random numbers and changes nothing in the model.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from .measurement import Measurement
 
 ActivationKind = Literal["attention", "features", "outputs"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,14 @@ class Activations:
     labels: Int[Tensor, " batch"] | None = None
     outputs: Tensor | None = None
     targets: Tensor | None = None
+    _shared: dict[tuple, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def shared(self, function: Callable[..., T], *arguments: Hashable) -> T:
+        """Returns ``function(self, *arguments)``, which is computed once for all metrics. They must not change the result."""
+        key = (function, *arguments)
+        if key not in self._shared:
+            self._shared[key] = function(self, *arguments)
+        return self._shared[key]
 
 
 Place = tuple[int, ...]

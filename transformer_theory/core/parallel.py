@@ -18,9 +18,10 @@ import torch
 
 P = ParamSpec("P")
 T = TypeVar("T")
-SCHEMES = ("tcp", "tls", "ws", "wss", "ucx")  # of the addresses of dask schedulers
+SCHEMES = ("tcp", "tls", "ws", "wss", "ucx")  # URL schemes of dask schedulers
 TIMEOUT = 5.0  # seconds to wait for a dask scheduler, and then for its first worker
 
+# Whether one_thread is active.
 _limited: ContextVar[bool] = ContextVar("limited", default=False)
 
 
@@ -30,13 +31,13 @@ def one_thread() -> Iterator[None]:
     if _limited.get():  # nested: the outermost block has set the limit and will restore it
         yield
         return
-    before, token = torch.get_num_threads(), _limited.set(True)
+    threads, token = torch.get_num_threads(), _limited.set(True)
     torch.set_num_threads(1)
     try:
         with _pools().limit(limits=1):
             yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)
         _limited.reset(token)
 
 
@@ -50,7 +51,7 @@ def _pools() -> Any:
 
 
 def single_threaded(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorator: runs the function inside :func:`one_thread`."""
+    """Returns the function limited to :func:`one_thread`, for use as a decorator."""
 
     @functools.wraps(function)
     def limited(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -80,7 +81,7 @@ _listener: ContextVar[Callable[[str], None]] = ContextVar("listener", default=la
 def stream(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> Iterator[T]:
     """Yields ``function(**setting)`` for each setting, in order, computed in the active joblib context.
 
-    With several processes, all calls are submitted immediately. In this process, the default, each call runs when its result is requested.
+    With several processes, all calls are submitted immediately. By default, calls run in this process, each when its result is requested.
     The function must be importable, and its arguments and results must be picklable. Random numbers must come from a seed in the setting.
     """
     from joblib import Parallel, delayed
@@ -154,7 +155,8 @@ def workers(number: int | str | None) -> Iterator[Workers]:
 
 
 def _cluster(address: str) -> Any:
-    """Connects to a scheduler. Leaving the context of the client closes it."""
+    """Returns a client of the scheduler, which is a context manager: leaving its context closes the connection."""
+    # An address has the form scheme://host:port.
     if not re.fullmatch(r"\w+://[^\s/]+:\d+", address) or address.partition("://")[0] not in SCHEMES:
         raise ValueError(f"workers must be a number or an address such as tcp://host:8786, got {address!r}")
     try:

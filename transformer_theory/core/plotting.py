@@ -46,6 +46,7 @@ COLOURS = {
     # null distributions
     "null": "#8A939E",
 }
+# Colours of other names.
 _SPARE = ("#56B4E9", "#AA4499", "#117733", "#882255", "#999933", "#661100")
 
 STYLE = {
@@ -82,7 +83,7 @@ STYLE = {
 }
 
 
-_active = False  # global, like matplotlib's settings
+_active = False  # whether a style is active; global, like matplotlib's settings
 
 
 @contextmanager
@@ -192,6 +193,7 @@ def label_ends(ax: "Axes", *, fontsize: float | int = 7.5) -> None:
     rows = spec.get_gridspec().nrows if spec is not None else 1
     # Height of a line of text in axes coordinates (72 points per inch), if the panels of a column fill 72 % of the figure's height.
     unit = 1.22 * fontsize / 72 / (0.72 * figure.get_size_inches()[1] / rows)  # pyright: ignore
+    # A label of k lines is k lines high and gets a gap of 0.12 lines.
     heights = [unit * (1.12 + str(curve.get_label()).count("\n")) for _, curve in ends]
     for (_, curve), y in zip(ends, _apart([end[0] for end in ends], heights, low=-0.05, high=1.05)):
         text, tint = str(curve.get_label()), curve.get_color()
@@ -223,7 +225,7 @@ def heatmap(ax: "Axes", matrix, label: str = "", *, vmin=None, vmax=None, cmap: 
     Args:
         matrix: numbers ``[rows, cols]``; NaN is white.
         vmin, vmax, cmap: as in ``Axes.imshow``; use ``"RdBu_r"`` with symmetric limits for signed values.
-        label: label of the colour bar; title of the panel if ``bar`` is False.
+        label: label of the colour bar, or title of the panel if ``bar`` is False.
         bar: whether to draw the colour bar.
     Returns:
         The image.
@@ -262,6 +264,7 @@ def text_figure(message: str, width: float | int = 7.0, height: float | int = 1.
 
     figure, (ax,) = axes(width=width, height=height)
     ax.axis("off")
+    # At this font size, 13 characters take an inch.
     ax.text(0.5, 0.5, textwrap.fill(message, int(13 * width)), ha="center", va="center", color=COLOURS["raw"], transform=ax.transAxes)
     return figure
 
@@ -277,15 +280,13 @@ def svg(figure: "Figure", prefix: str = "") -> str:
     Args:
         prefix: prefix of the ids inside, so that several figures can share a page; if empty, a hash of the content.
     """
-    with style():
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    text = buffer.getvalue()
+    text = _saved(figure, "svg", {"Date": None, "Creator": None, "Format": None, "Type": None}).decode()
     text = text[text.index("<svg") :].strip()
     text = re.sub(r"\s*<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r"[ \t]+\n", "\n", text)
+    text = re.sub(r"[ \t]+\n", "\n", text)  # trailing spaces
     prefix = prefix or "f" + hashlib.sha256(text.encode()).hexdigest()[:8]
-    # matplotlib's <style> would apply to the whole page, so it is limited to this figure, like the ids and the references to them.
+    # matplotlib's <style> would apply to the whole page, so it is limited to this figure, like the ids and the references to them:
+    # id="p1" becomes id="PREFIX-p1", url(#p1) becomes url(#PREFIX-p1), and href="#p1" becomes href="#PREFIX-p1".
     text = text.replace("*{stroke", f"#{prefix}-figure_1 *{{stroke", 1)
     text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', text)
     text = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", text)
@@ -298,9 +299,18 @@ def pdf(figure: "Figure") -> bytes:
     level = fonts.level
     fonts.setLevel(logging.ERROR)
     try:
-        with style():
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
+        return _saved(figure, "pdf", {"CreationDate": None, "Creator": None, "Producer": None})
     finally:
         fonts.setLevel(level)
+
+
+def _saved(figure: "Figure", form: str, metadata: dict[str, None]) -> bytes:
+    """Returns the figure as a file. ``Figure.savefig`` would draw it twice, once for the layout alone."""
+    from matplotlib.backend_bases import get_registered_canvas_class
+
+    canvas, dpi, buffer = figure.canvas, figure.dpi, io.BytesIO()
+    with style():
+        getattr(get_registered_canvas_class(form)(figure), f"print_{form}")(buffer, metadata=metadata)
+    figure.set_canvas(canvas)
+    figure.set_dpi(dpi)
     return buffer.getvalue()

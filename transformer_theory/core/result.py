@@ -40,10 +40,10 @@ class Result:
 
     Attributes:
         name: name of the experiment, or "compare", "verify", "reach", "train", "probe".
-        settings: settings of the run; JSON values.
+        settings: settings of the run, as JSON values.
         table: the measurements.
         arrays: named arrays, from which figures are drawn.
-        verifications: the outcome of each claim on its seeds.
+        verifications: outcome of each claim on its seeds.
         sources: literature on which the run is based.
         provenance: versions, seed, threads, device, wall time, commit and command line (see :func:`provenance`).
     """
@@ -91,7 +91,7 @@ class Result:
         with files.replacing(folder / "table.jsonl") as draft:
             draft.write_text("".join(json_line(row) for row in self.table), encoding="utf-8")
         with files.replacing(folder / "verifications.json") as draft:
-            draft.write_text(json.dumps([one.to_json() for one in self.verifications], indent=1) + "\n", encoding="utf-8")
+            draft.write_text(json.dumps([verification.to_json() for verification in self.verifications], indent=1) + "\n", encoding="utf-8")
         names = [name for name in FILES[1:] if not (growing and name == "table.jsonl")]
         # Written last, since it holds the checksums of the other files.
         with files.replacing(folder / "result.json") as draft:
@@ -137,8 +137,8 @@ class Result:
             with np.load(folder / "arrays.npz", allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
             claims = json.loads((folder / "verifications.json").read_text(encoding="utf-8"))
-            verifications = tuple(Verification.from_json(one) for one in claims)
-            sources = tuple(Source.from_json(one) for one in head["sources"])
+            verifications = tuple(Verification.from_json(record) for record in claims)
+            sources = tuple(Source.from_json(record) for record in head["sources"])
             return cls(head["name"], head["settings"], table, arrays, verifications, sources, head["provenance"])
         except PermissionError as error:
             raise PermissionError(f"{folder} cannot be read (permission denied); ask its owner, or copy it") from error
@@ -199,14 +199,14 @@ def _program(path: Path) -> str:
 @cache
 def _commit() -> dict[str, Any]:
     """Returns the commit of the repository that holds this package, and whether the package differs from it; empty outside a repository."""
-    here = Path(__file__).parents[1]
+    package = Path(__file__).parents[1]
     try:
         # --porcelain=v2 --branch prints the commit, then one line for each file of this folder that differs from it.
-        command = ["git", "-C", str(here), "status", "--porcelain=v2", "--branch", "--ignored=no", "--", "."]
+        command = ["git", "-C", str(package), "status", "--porcelain=v2", "--branch", "--ignored=no", "--", "."]
         lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
         # An installed package may lie inside an unrelated repository, which does not track it.
         tracked = subprocess.run(
-            ["git", "-C", str(here), "ls-files", "--", "__init__.py"], capture_output=True, text=True, check=True
+            ["git", "-C", str(package), "ls-files", "--", "__init__.py"], capture_output=True, text=True, check=True
         ).stdout
     except (OSError, subprocess.CalledProcessError):
         return {}

@@ -13,13 +13,14 @@ from typing import Literal, get_args
 
 from .errors import nearest
 
+# Combining characters by LaTeX accent, and letters by LaTeX command.
 ACCENTS = {'"': "\u0308", "'": "\u0301", "`": "\u0300", "^": "\u0302", "~": "\u0303", "c": "\u0327", "v": "\u030c", "H": "\u030b"}
 LETTERS = {"AA": "Å", "aa": "å", "O": "Ø", "o": "ø", "ss": "ß", "L": "Ł", "l": "ł", "ae": "æ", "AE": "Æ", "&": "&"}
 BIBLIOGRAPHY = Path(__file__).with_name("references.bib")
-AUTHORS = "The transformer_theory developers"  # also in LICENSE and CITATION.cff, which is not installed; a test compares them
+# LICENSE and CITATION.cff repeat the authors; a test compares them. The package does not contain CITATION.cff, so it cannot be read here.
+AUTHORS = "The transformer_theory developers"
 TITLE = "transformer_theory: theories of transformers, side by side"
 YEAR = "2026"  # year of the copyright
-
 
 Status = Literal["", "confirmed", "second-hand", "not found"]
 """Result of the search for the cited statement.
@@ -102,12 +103,13 @@ class Source:
 def entries() -> dict[str, str]:
     """Returns all BibTeX entries by key, verbatim."""
     text = BIBLIOGRAPHY.read_text(encoding="utf-8")
-    # An entry ends at the first closing brace at the start of a line.
+    # An entry, "@article{key, ...}", ends at the first closing brace at the start of a line; other braces are indented.
     return {match[1]: match[0].strip() for match in re.finditer(r"^@\w+\{([^,\s]+),.*?^\}", text, re.MULTILINE | re.DOTALL)}
 
 
 def field(key: str, name: str) -> str:
-    """Returns one field of an entry as plain text, without braces and LaTeX accents; empty if absent."""
+    """Returns one field of an entry as plain text, without braces and with LaTeX accents as letters; empty if absent."""
+    # A field is one line, such as "  year = {2020},".
     match = re.search(rf"^\s*{name}\s*=\s*\{{(.*)\}},?\s*$", entries()[key], re.MULTILINE | re.IGNORECASE)
     return re.sub(r"[{}]", "", _letters(match[1])) if match else ""
 
@@ -121,7 +123,7 @@ def _letters(text: str) -> str:
 
 
 def short(key: str) -> str:
-    """Returns author and year, as in running text.
+    """Returns authors and year, as in running text.
 
     >>> short("yu2020learning")
     'Yu et al. (2020)'
@@ -137,6 +139,7 @@ def year(key: str) -> str:
 
 
 def _authors(key: str) -> str:
+    """Returns the surnames as in running text: "Ma", "Ma and Wright", or "Ma et al." for three authors or more."""
     authors = [name.split(",")[0].strip() for name in field(key, "author").split(" and ")]
     return authors[0] if len(authors) == 1 else " and ".join(authors) if len(authors) == 2 else f"{authors[0]} et al."
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def clopper_pearson(successes, trials, *, confidence: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-    """Computes the lower and upper ends of the Clopper-Pearson interval of a share; (0, 1) without trials.
+    """Computes the lower and upper ends of the Clopper-Pearson interval of a share; they are 0 and 1 if there are no trials.
 
     >>> low, high = clopper_pearson(5, 5)  # even five successes in five trials leave a wide interval
     >>> f"{low:.2f} to {high:.2f}"
@@ -54,7 +54,7 @@ def share_interval(share: float, n: int) -> tuple[float, float] | None:
 
 
 def with_interval(row: "Measurement") -> "Measurement":
-    """Returns the row with the Clopper-Pearson interval. A row with an interval, or without a share of ``n`` samples, is unchanged."""
+    """Returns the row with the Clopper-Pearson interval; unchanged if it has an interval or its value is not a share of ``n`` samples."""
     if row.interval is not None or row.unit != "share" or row.value is None or not row.n:
         return row
     ends = share_interval(row.value, row.n)
@@ -62,7 +62,7 @@ def with_interval(row: "Measurement") -> "Measurement":
 
 
 def student_interval(values: Sequence[float], *, confidence: float = 0.95) -> tuple[float, float] | None:
-    """Computes Student's t interval of the mean of independent values; None for fewer than two.
+    """Computes Student's t interval of the mean of independent values; None for fewer than two values.
 
     >>> low, high = student_interval([1.0, 2.0, 3.0])
     >>> f"{low:.2f} to {high:.2f}"
@@ -148,7 +148,7 @@ def place_of(row: "Measurement") -> tuple[str, str, str, int | None, int | None]
 
 
 def nulls_of(measurements: "Sequence[Sequence[Measurement]]", kind: str) -> "dict[tuple, Null]":
-    """Returns the null of each place from repeated measurements: one draw per measurement in which the row has a value."""
+    """Returns nulls by :func:`place_of` from repeated measurements; each measurement in which a row has a value gives one draw."""
     from .measurement import Null
 
     values: dict[tuple, list[float]] = {}
@@ -171,32 +171,32 @@ def over_seeds(rows: "Sequence[Measurement]") -> "Measurement":
     mean = float(np.mean(values)) if values else None
 
     def common(name: str) -> Any:
-        values = {getattr(row, name) for row in rows}
-        return getattr(first, name) if len(values) == 1 else None
+        """Returns the value of a column if all rows share it, otherwise None."""
+        return getattr(first, name) if len({getattr(row, name) for row in rows}) == 1 else None
 
-    predicted = [row.predicted for row in rows]
     null = Null.mean_of([row.null for row in rows])
-    expected = None if any(one is None for one in predicted) else float(np.mean([one for one in predicted if one is not None]))
+    predictions = [row.predicted for row in rows if row.predicted is not None]
+    predicted = float(np.mean(predictions)) if len(predictions) == len(rows) else None
     p = None
     if (
         mean is not None
         and null is not None
         and len(null.draws) > 1
         and first.side is not None
-        and (first.side != "==" or expected is not None)
+        and (first.side != "==" or predicted is not None)
     ):
-        p = null.p(mean, first.side, predicted=expected)
+        p = null.p(mean, first.side, predicted=predicted)
     return dataclasses.replace(
         first,
         value=mean,
         interval=student_interval(values),
         interval_kind="over seeds" if len(values) > 1 else "",
-        predicted=expected,
+        predicted=predicted,
         threshold=common("threshold"),
         verdict=common("verdict"),
         null=null,
         p=p,
-        agreement=agreement(mean, expected, None if null is None else null.median),
+        agreement=agreement(mean, predicted, None if null is None else null.median),
         reason=first.reason if mean is None else "",
         n=len(values),
         note=common("note") or "",

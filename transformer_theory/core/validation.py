@@ -60,7 +60,7 @@ def integers(*, minimum: int = 1, **values: object) -> None:
 
 
 def seed_numbers(name: str, seeds: int | Iterable[int], *, minimum: int = 1) -> tuple[int, ...]:
-    """Returns the seeds as a tuple: a list without its repetitions, or 0 to n - 1 for a number n.
+    """Returns the seeds as a tuple. A number n means the seeds 0 to n - 1; repetitions in a list are dropped.
 
     Args:
         name: name of the argument, for error messages.
@@ -88,7 +88,7 @@ def usable_device(device: str) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # AssertionError: this build of torch lacks CUDA
         reason = str(error).splitlines()[0]
-        raise ValueError(f"device must be one that torch can use here, got {device!r} ({reason}); use 'cpu'") from error
+        raise ValueError(f"device must be usable by torch on this machine, got {device!r} ({reason}); use 'cpu'") from error
 
 
 def finite(**tensors: Shaped[Tensor, "..."]) -> None:
@@ -147,7 +147,7 @@ def as_int64(name: str, value: Any) -> Tensor:
 
 
 def as_float(name: str, value: Any) -> Tensor:
-    """Converts to a tensor ``[...]`` in float32 or float64: these dtypes are kept, integers become float64, half precision float32."""
+    """Converts a value to a float32 or float64 tensor ``[...]``. Half precision becomes float32, integers become float64."""
     tensor = _as_tensor(name, value)
     if tensor.dtype in (torch.float32, torch.float64):
         return tensor
@@ -155,6 +155,7 @@ def as_float(name: str, value: Any) -> Tensor:
 
 
 def _as_tensor(name: str, value: Any) -> Tensor:
+    """Converts a value to a tensor without changing its dtype, unless torch lacks it; errors contain ``name``."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, np.ndarray | np.generic | Real) or (isinstance(value, Iterable) and not isinstance(value, str | bytes | dict)):
@@ -181,6 +182,8 @@ def converted(
 
     An argument that is None stays None.
 
+    Args:
+        float64, floats, int64: names of the arguments to convert.
     Raises:
         TypeError: the function lacks one of the arguments.
 

@@ -54,7 +54,7 @@ def codebook(
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
 
-    points = tokens.reshape(-1, tokens.shape[-1])
+    points = tokens.reshape(-1, tokens.shape[-1])  # [number of tokens, dim]
     distinct = len(points.unique(dim=0))
     if not 1 <= k <= distinct:
         raise ValueError(f"k must lie between 1 and the number of different tokens, {distinct}, got {k}; choose a smaller codebook")

@@ -1,12 +1,12 @@
-"""Reads CIFAR-10 and CIFAR-100 from the official archives, or from the folders to which they unpack.
+"""CIFAR-10 and CIFAR-100, read from the official archives or from the folders to which they unpack.
 
 The Python form consists of pickles with ``data`` [n, 3072] (red, green, blue, each row by row) and lists of labels. The binary form has one
 record per image: its label (CIFAR-100: coarse label, then fine label) and the same 3,072 bytes. Archives are read as streams; nothing is
 unpacked to disk.
 
-Loading a pickle can run arbitrary code. :func:`read_plain_pickle` accepts only numbers, text and uint8 arrays: it
-knows the names that NumPy imports to restore an array of bytes, and replaces each by a function that does only what these files need. It
-refuses every other name.
+Loading a pickle can run arbitrary code. :func:`read_plain_pickle` accepts only numbers, text and uint8 arrays. It knows the names that
+NumPy imports to restore an array of bytes, and replaces each by a function that does only what these files need. It refuses every other
+name.
 
 The checksums of the image files come from torchvision (Python form) and from other libraries (binary form). The file of class names has no
 checksum; after a download the checksum of the archive covers it.
@@ -156,11 +156,12 @@ class _Reader:
         self.official = True
 
     def take(self, file: str, blob: bytes) -> None:
+        """Decodes one file. The messages of its errors complete "must be a file of CIFAR, got ..."."""
         form = next(form for form in FORMS if file in (*form.parts, *form.meta))
         if self.form and form is not self.form:
             raise ValueError(f"a file of {form.folder} among those of {self.form.folder}")
         if file in self.files or file in self.metas:
-            raise ValueError("it twice")
+            raise ValueError("two of that name")
         if self.coarse and not form.classes[1]:
             raise ValueError(f"one of {form.name}, which has no coarse classes")
         self.form = form
@@ -168,13 +169,14 @@ class _Reader:
             self.metas[file] = _names(blob, form, self.coarse)
             return
         pixels, labels = (_records if form.binary else _pickled)(blob, form, self.coarse)
-        classes = form.classes[self.coarse]
+        classes = form.classes[self.coarse]  # index 0: fine classes, 1: coarse classes
         if labels and not 0 <= min(labels) <= max(labels) < classes:
             raise ValueError(f"labels from {min(labels)} to {max(labels)} where classes are 0 to {classes - 1}")
         self.official &= hashlib.md5(blob, usedforsecurity=False).hexdigest() == form.checksums[file]
         self.files[file] = (pixels, np.array(labels, np.int64))
 
     def images(self) -> tuple[Images, Images]:
+        """Returns training and test images. Raises ValueError if a file is missing or incomplete."""
         form = self.form
         if form is None:
             known = ", ".join(form.archive for form in FORMS)
@@ -184,8 +186,9 @@ class _Reader:
         # Files may be smaller than the official ones, but only in proportion.
         units = {file: len(self.files[file][1]) / part for file, part in form.parts.items()}
         if len(set(units.values())) > 1 or not all(units.values()):
-            short = min(units, key=lambda file: units[file])
-            counts = f"{len(self.files[short][1])} images in {short}, but {max(units.values()) * form.parts[short]:g} would fit the others"
+            smallest = min(units, key=lambda file: units[file])
+            expected = max(units.values()) * form.parts[smallest]
+            counts = f"{len(self.files[smallest][1])} images in {smallest}, but {expected:g} would fit the others"
             raise ValueError(f"{self.path} must hold whole files, got {counts}; get it again")
         meta = form.meta[-1] if len(form.meta) == 1 or not self.coarse else form.meta[0]
         names, classes = tuple(self.metas[meta]), form.classes[self.coarse]
@@ -204,6 +207,7 @@ class _Reader:
 
 
 def _names(blob: bytes, form: Form, coarse: bool) -> list[str]:
+    """Reads the class names from a file of either form."""
     if form.binary:
         return blob.decode("utf-8").split()
     entry = read_plain_pickle(blob)
@@ -215,23 +219,26 @@ def _names(blob: bytes, form: Form, coarse: bool) -> list[str]:
 
 
 def _records(blob: bytes, form: Form, coarse: bool) -> tuple[np.ndarray, list[int]]:
+    """Reads pixels [n, 3072] and labels from a file of the binary form."""
     label_bytes = 2 if form.classes[1] else 1
     if not blob or len(blob) % (label_bytes + RECORD):
         raise ValueError(f"{len(blob)} bytes, not a multiple of a record of {label_bytes + RECORD}")
+    # A record of CIFAR-100 begins with the coarse label, followed by the fine label.
     records = np.frombuffer(blob, np.uint8).reshape(-1, label_bytes + RECORD)
     return records[:, label_bytes:], records[:, 0 if coarse else label_bytes - 1].tolist()
 
 
 def _pickled(blob: bytes, form: Form, coarse: bool) -> tuple[np.ndarray, list[int]]:
+    """Reads pixels [n, 3072] and labels from a file of the Python form."""
     entry = read_plain_pickle(blob)
     key = "labels" if not form.classes[1] else "coarse_labels" if coarse else "fine_labels"
     if not isinstance(entry, dict) or "data" not in entry or key not in entry:
         raise ValueError(f"a pickle without 'data' and {key!r}")
     pixels, labels = entry["data"], entry[key]
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != RECORD:
-        raise ValueError(f"'data' that are not bytes [n, {RECORD}]")
+        raise ValueError(f"'data' other than an array of bytes [n, {RECORD}]")
     if not isinstance(labels, list) or len(labels) != len(pixels) or not all(type(label) is int for label in labels):
-        raise ValueError(f"{key!r} that are not a list of {len(pixels)} integers")
+        raise ValueError(f"{key!r} other than a list of {len(pixels)} integers")
     return pixels, labels
 
 
@@ -242,7 +249,7 @@ def _from_folder(path: Path) -> Iterator[tuple[str, bytes]]:
                 try:
                     yield file, (path / file).read_bytes()
                 except OSError as error:
-                    raise ValueError(f"{path / file} cannot be read ({error.strerror}); check its rights") from error
+                    raise ValueError(f"{path / file} cannot be read ({error.strerror}); check its permissions") from error
 
 
 def _from_archive(path: Path) -> Iterator[tuple[str, bytes]]:
@@ -258,7 +265,7 @@ def _from_archive(path: Path) -> Iterator[tuple[str, bytes]]:
     except (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError) as error:
         raise ValueError(f"{path} is not a .tar.gz, is damaged or incomplete ({error}); get it again") from error
     except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}); check the path and its rights") from error
+        raise ValueError(f"{path} cannot be read ({error.strerror}); check the path and its permissions") from error
 
 
 def _members(path: Path, stream: "_Bounded") -> Iterator[tuple[str, bytes]]:
@@ -277,7 +284,7 @@ def _members(path: Path, stream: "_Bounded") -> Iterator[tuple[str, bytes]]:
 
 
 class _TooLarge(Exception):
-    pass
+    """An archive unpacks to more than MAX_BYTES bytes."""
 
 
 class _Bounded:
@@ -328,7 +335,7 @@ def read_plain_pickle(blob: bytes) -> Any:
 
 
 class _Refused(ValueError):
-    pass
+    """A pickle refers to something other than numbers, text and uint8 arrays."""
 
 
 # Use the unpickler written in Python: the C version allocates as much memory for its memo as a pickle requests.
@@ -355,10 +362,12 @@ def _empty_array(*size: object) -> np.ndarray:
 
 
 def _bytes_dtype(code: object, *flags: object) -> np.dtype:
+    """Returns the dtype of bytes; replaces ``numpy.dtype`` and refuses every other dtype."""
     if code != "u1":
         raise _Refused(f"a pickle with an array of type {code!r} instead of uint8")
     return np.dtype(np.uint8)
 
 
 def _latin1(text: str, encoding: str) -> bytes:
+    """Encodes text as Latin-1, which is the only encoding in these pickles; replaces ``codecs.encode``."""
     return text.encode("latin1")

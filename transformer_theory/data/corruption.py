@@ -19,7 +19,7 @@ from ..core.validation import converted
 
 Labels = Int[Tensor, " n"]
 
-# truck -> automobile, bird -> aeroplane, deer -> horse, cat <-> dog; the other classes stay
+# Class by class: truck -> automobile, bird -> aeroplane, deer -> horse, cat <-> dog; the other classes stay.
 CIFAR10_CONFUSIONS = (0, 1, 0, 5, 7, 3, 6, 7, 8, 1)
 
 
@@ -33,7 +33,7 @@ def relabel_uniformly(labels: Labels, ratio: float, *, classes: int, generator: 
         classes: number of classes k, at least 2.
         generator: source of the random samples and labels.
     Returns:
-        ``[n]``; about (k - 1) / k of the new labels are wrong.
+        The labels, ``[n]``; about (k - 1) / k of the redrawn labels are wrong.
     Raises:
         ValueError: labels are not in [0, classes), or ratio is not in [0, 1].
     """
@@ -51,7 +51,7 @@ def relabel_symmetrically(labels: Labels, ratio: float, *, classes: int, generat
         classes: number of classes k, at least 2.
         generator: source of the random samples and labels.
     Returns:
-        ``[n]``; exactly ``floor(ratio n)`` labels differ.
+        The labels, ``[n]``; exactly ``floor(ratio n)`` of them differ from the original ones.
     Raises:
         ValueError: labels are not in [0, classes), or ratio is not in [0, 1].
     """
@@ -70,7 +70,7 @@ def relabel_by_map(labels: Labels, ratio: float, *, mapped: Sequence[int], gener
         mapped: replacement of each class, such as :data:`CIFAR10_CONFUSIONS` or ``next_class(k)``; j itself if class j stays.
         generator: source of the random samples.
     Returns:
-        The new labels, ``[n]``.
+        The labels, ``[n]``.
     Raises:
         ValueError: labels or values of ``mapped`` are not in [0, len(mapped)), or ratio is not in [0, 1].
     """

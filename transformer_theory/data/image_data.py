@@ -24,7 +24,7 @@ class Images:
         pixels: values from 0 to 255, uint8, ``[n, channels, size, size]``.
         labels: class of each image, an index into ``names``, int64, ``[n]``.
         names: names of the classes; a subset of the images keeps all of them.
-        name: name of the data set for headings; it says so if the files are not the official ones.
+        name: name of the data set for headings; it states if the files are not official.
         sources: references for the data.
 
     Raises:
@@ -54,7 +54,7 @@ class Images:
         return len(self.pixels)
 
     def __repr__(self) -> str:
-        """``Images('digits', 1257 of 1 x 8 x 8, 10 classes)``."""
+        """Returns a text such as ``Images('digits', 1257 of 1 x 8 x 8, 10 classes)``."""
         shape = " x ".join(str(length) for length in self.pixels.shape[1:])
         return f"Images({self.name!r}, {len(self)} of {shape}, {self.classes} classes)"
 
@@ -65,7 +65,7 @@ class Images:
         return replace(self, pixels=self.pixels[index], labels=self.labels[index])
 
     def mixed(self, generator: torch.Generator) -> "Images":
-        """Returns the images in random order, so that the first ones are a random sample even if the images were sorted by class."""
+        """Returns the images in random order, so that the first images are a random sample even if all were sorted by class."""
         return self[torch.randperm(len(self), generator=generator)]
 
     @property
@@ -75,7 +75,7 @@ class Images:
 
     @property
     def channels(self) -> int:
-        """1 for grey images, 3 for colour images."""
+        """Number of channels: 1 for grey images, 3 for colour images."""
         return self.pixels.shape[1]
 
     @property
@@ -84,7 +84,7 @@ class Images:
         return self.pixels.shape[-1]
 
     def split(self, share: float, generator: torch.Generator) -> tuple["Images", "Images"]:
-        """Splits the images at random, stratified by class, into a first part with a share of them and the rest; both keep the order.
+        """Splits the images at random in two parts, the first with ``share`` of them; stratified by class. Both parts keep the order.
 
         Raises:
             ValueError: one part would be empty.
@@ -105,7 +105,7 @@ class Images:
             patch_size: side of a patch in pixels, a divisor of ``size``.
             max_samples: largest number of images.
             words: size of the codebook.
-            generator: random generator of the sample and of the initial centres of the codebook.
+            generator: source of the random sample and of the seed of the codebook.
         Raises:
             ValueError: patch_size does not divide the size, or max_samples or words is less than 1.
         """

@@ -40,7 +40,7 @@ CONVERTED = {  # Pillow's modes that are converted to grey or RGB, with their na
 }
 STORED_GREY = (GREY, "1", "LA")
 MAY_BE_TRANSPARENT = {"LA", "P", "PA", "RGBA"}
-IGNORED = ("thumbs.db", "ehthumbs.db", "desktop.ini")  # of Windows, in small letters; those of other systems are hidden
+IGNORED = ("thumbs.db", "ehthumbs.db", "desktop.ini")  # files of Windows, in lower case; similar files of other systems are hidden
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,9 @@ def find_images(path: Path) -> Folder:
 
 
 def read_folder(folder: Folder, *, size: int | None = None, progress: Callable[[str], None] = lambda line: None) -> tuple[Images, Images]:
-    """Reads training and test images. A folder without a split is split 80/20, stratified and always alike; the images' name says so.
+    """Reads training and test images.
+
+    If the folder has no split, the images are split 80/20, stratified by class and always in the same way; their name states it.
 
     Args:
         folder: contents of the folder (:func:`find_images`).
@@ -187,12 +189,14 @@ class _Reader:
             raise ValueError(f"{file} is not a readable image ({_reason(error, file)}); replace or remove it") from error
 
     def check_mode(self, file: str, mode: str) -> None:
+        """Counts Pillow's mode of a file. Raises ValueError if the mode has more than 8 bits per channel, or is unknown."""
         if mode not in (GREY, RGB, *CONVERTED):
             expected = "grey or colour of 8 bits per channel"
             raise ValueError(f"{file} must be {expected}, got Pillow's mode {mode}; scale it to 0 ... 255 and store it again")
         self.modes[mode] += 1
 
     def check_size(self, file: str, size: tuple[int, int]) -> None:
+        """Raises ValueError if a file that is not scaled differs in size from the first file, or is not square."""
         if self.size is not None:
             return
         if self.first is None:
@@ -217,15 +221,17 @@ def _plain(image):
 
 
 def _split(path: Path, words: Iterable[str]) -> Path | None:
-    """Returns the first folder with one of these names that contains folders. One without folders may be a class named "train"."""
+    """Returns the first folder with one of these names that contains folders. Without subfolders, "train" may be the name of a class."""
     return next((path / word for word in words if (path / word).is_dir() and _classes(path / word)), None)
 
 
 def _classes(path: Path) -> list[Path]:
+    """Returns the subfolders, one per class, in alphabetical order."""
     return sorted(Path(entry.path) for entry in _entries(path) if entry.is_dir())
 
 
 def _part(classes: list[Path], names: tuple[str, ...]) -> Part:
+    """Lists the files of these class folders; labels are positions in ``names``."""
     files, labels, stamp = [], [], hashlib.sha256()
     for folder in classes:
         entries = sorted(_files(folder))
@@ -241,8 +247,8 @@ def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
     """Yields path, size in bytes and modification time in nanoseconds of each image of a class."""
     for entry in _entries(folder):
         if entry.is_dir() or not entry.name.lower().endswith(SUFFIXES):
-            problem = "is a folder" if entry.is_dir() else "is not one"
-            raise ValueError(f"{folder} must hold images only ({', '.join(SUFFIXES)}), {entry.name!r} {problem}; move it away")
+            kind = "the folder" if entry.is_dir() else "the file"
+            raise ValueError(f"{folder} must hold images only ({', '.join(SUFFIXES)}), got {kind} {entry.name!r}; move it away")
         try:
             state = entry.stat()
         except OSError as error:  # a broken link

@@ -1,4 +1,4 @@
-"""Loads training and test images by name or from files."""
+"""Training and test images, loaded by name or from files."""
 
 import sys
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from .image_folder import find_images, read_folder
 from .shapes import shapes_split
 from .tokens import TokenData
 
-COARSE = "-coarse"
+COARSE = "-coarse"  # end of the name that selects the coarse classes of CIFAR-100
 PATCHES_PER_SIDE = 4
 MAX_VALUES = 2**26  # largest number of values in all tokens, 512 MiB in float64
 GENERATED: dict[str, Callable[[], tuple[Images, Images]]] = {"digits": digits_split, "shapes": shapes_split}
@@ -49,8 +49,8 @@ def images(name_or_path: str | Path, *, size: int | None = None, progress: Calla
         integers(size=size)
     train, test = _train_and_test(name_or_path, size, progress or _to_standard_error)
     if size not in (None, train.size):
-        actual = f"{size} for {train.name}, {train.size} pixels"
-        raise ValueError(f"size must be that of the images unless they are in a folder, got {actual}; leave it out")
+        actual = f"{size} for {train.name}, whose side is {train.size} pixels"
+        raise ValueError(f"size must be the side of the images unless they come from a folder, got {actual}; leave it out")
     return train, test
 
 
@@ -89,6 +89,7 @@ def tokens_of(data: Images, generator: torch.Generator) -> TokenData:
 
 
 def _published(name: str, size: int | None, progress: Callable[[str], None]) -> tuple[Images, Images]:
+    """Reads a published data set from the data folder; downloads it first if the folder lacks it."""
     base, folder = name.removesuffix(COARSE), data_folder()
     official = [folder / entry for form in FORMS if form.name == base for entry in (form.folder, form.archive)]
     local = next((path for path in (*official, folder / name) if path.exists()), None)

@@ -1,4 +1,4 @@
-"""Selects the most frequent ids, or a random subset of the sequences, from data sets for next-token prediction."""
+"""Selection of the most frequent ids, and of a random subset of the sequences, from data sets for next-token prediction."""
 
 import torch
 from jaxtyping import Int
@@ -19,7 +19,7 @@ def most_frequent(ids: Int[Tensor, " n"], number: int, *, min_count: int = 1) ->
 
 
 def subsample(rows: Int[Tensor, " n"], limit: int, generator: Generator) -> Int[Tensor, " selected"]:
-    """Draws ``limit`` random rows and returns them in their original order; at most ``limit`` rows are returned without a draw.
+    """Draws ``limit`` random rows and returns them in their original order; returns all rows if there are at most ``limit``.
 
     Args:
         rows: row indices, ``[n]``.

@@ -72,7 +72,7 @@ def _distances(down: Tensor, right: Tensor, radius: Tensor) -> Float[Tensor, "ou
     outlines similar sizes.
     """
     vertical, horizontal = down.abs(), right.abs()
-    half_width = 0.35 * radius  # of the bars of the cross
+    half_width = 0.35 * radius  # half the width of a bar of the cross
     horizontal_bar = torch.maximum(vertical - half_width, horizontal - 0.95 * radius)
     vertical_bar = torch.maximum(horizontal - half_width, vertical - 0.95 * radius)
     return torch.stack(

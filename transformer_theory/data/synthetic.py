@@ -39,7 +39,7 @@ class SeparableTokens:
     Attributes:
         data: sequences with labels 0 or 1.
         selected: position of the selected token, ``[n]``.
-        key_direction: v, a unit vector: :math:`(x_a - x_t)^\top v = m` for every other token t, ``[dim]``.
+        key_direction: v, a unit vector: :math:`(x_a - x_t)^\top v = m` for the selected token a and every other token t, ``[dim]``.
         query_direction: u, a unit vector: :math:`u^\top z = 1` for every query z, ``[dim]``.
         head: w, a unit vector orthogonal to v: :math:`\pm w^\top x` is 1 for the selected token and 0 for the others (the label is the
             sign), ``[dim]``.
@@ -96,7 +96,7 @@ def subspace_mixture(
     if not noise >= 0:
         raise ValueError(f"noise must be at least 0, got {noise}; it is a standard deviation")
     frame = _orthonormal(dim, classes * rank, generator)
-    bases = frame.reshape(dim, classes, rank).transpose(0, 1).contiguous()
+    bases = frame.reshape(dim, classes, rank).transpose(0, 1).contiguous()  # [classes, dim, rank]
     labels = torch.arange(n) % classes
     coefficients = torch.randn(n, seq, rank, generator=generator, dtype=torch.float64) / rank**0.5
     tokens = torch.einsum("ndp,nsp->nsd", bases[labels], coefficients)
@@ -148,7 +148,9 @@ def sequence_classes(
 
     Args:
         n, seq: number and length of the sequences, the query token included (seq at least 2).
-        classes, common, distinct: numbers of classes, of common tokens (0 if and only if common_share is 0), of distinct tokens per class.
+        classes: number of classes.
+        common: number of common tokens; 0 if and only if ``common_share`` is 0.
+        distinct: number of distinct tokens per class.
         common_share: c, total probability of the common tokens.
         generator: source of the random numbers.
     Raises:
@@ -183,5 +185,5 @@ def sequence_classes(
 
 
 def _orthonormal(dim: int, columns: int, generator: torch.Generator) -> Tensor:
-    """Draws a uniformly random orthonormal frame."""
+    """Draws uniformly random orthonormal vectors as columns, [dim, columns]."""
     return orthonormalise(torch.randn(dim, columns, generator=generator, dtype=torch.float64))

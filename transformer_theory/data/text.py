@@ -21,8 +21,8 @@ from ..core.validation import integers
 from .tokens import TokenData
 
 UNKNOWN = "<unk>"
-SIZE, CONTEXT, BATCH = 3000, 35, 20
-SEQUENCES, CLASSES, DIM = 2000, 10, 32
+SIZE, CONTEXT, BATCH = 3000, 35, 20  # numbers of words in the vocabulary, words in a window, and streams
+SEQUENCES, CLASSES, DIM = 2000, 10, 32  # numbers of windows and of words with their own label, and dimension of the tokens
 SHIPPED = Path(__file__).with_name("harbour.txt")
 _RULES = str.maketrans({mark: f" {mark} " for mark in "'.,()!?"} | {'"': "", ";": " ", ":": " "})
 
@@ -50,7 +50,7 @@ def read_words(path: str | Path) -> list[str]:
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} must be text in UTF-8, got byte {error.object[error.start]:#04x} at {error.start}; convert it") from error
     except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}); check its rights") from error
+        raise ValueError(f"{path} cannot be read ({error.strerror}); check its permissions") from error
     if any("\0" in word for word in words):
         raise ValueError(f"{path} must be plain text, got a NUL byte; convert it")
     if len(words) < 2:
@@ -147,7 +147,7 @@ class Text:
         return Text(self.ids[:cut], self.vocabulary, self.name), Text(self.ids[cut:], self.vocabulary, f"end of {self.name}")
 
     def batches(self, *, batch: int = BATCH, length: int = CONTEXT) -> Iterator[Int[Tensor, "batch longer"]]:
-        """Yields batches of word numbers ``[batch, length + 1]`` without end; the last ``length`` words of each row are targets.
+        """Yields batches of word numbers ``[batch, length + 1]`` indefinitely; the last ``length`` words of each row are targets.
 
         The last batch of an epoch is shorter.
 
@@ -192,21 +192,22 @@ class Text:
             ValueError: the text is shorter than a window, the same word follows every window, or a number is less than 1.
         """
         windows = self.windows(count, length=context)
-        ids, following = windows[:, :-1], windows[:, -1]
-        if len(following.unique()) < 2:
-            only = self.vocabulary.words[int(following[0])]
+        ids, next_words = windows[:, :-1], windows[:, -1]
+        if len(next_words.unique()) < 2:
+            word = self.vocabulary.words[int(next_words[0])]
             raise ValueError(
-                f"{self.name}: two different words must follow its {len(windows)} windows, got only {only!r}; choose more text"
+                f"{self.name}: two different words must follow its {len(windows)} windows, got only {word!r}; choose a longer text"
             )
-        frequent = torch.bincount(following, minlength=len(self.vocabulary)).argsort(descending=True, stable=True)[:CLASSES]
-        rank = torch.full((len(self.vocabulary),), len(frequent))
-        rank[frequent] = torch.arange(len(frequent))
+        # The label of each word of the vocabulary: its rank among the most frequent next words, and their number for all other words.
+        frequent_words = torch.bincount(next_words, minlength=len(self.vocabulary)).argsort(descending=True, stable=True)[:CLASSES]
+        rank = torch.full((len(self.vocabulary),), len(frequent_words))
+        rank[frequent_words] = torch.arange(len(frequent_words))
         vectors = unit_vectors(len(self.vocabulary), dim, generator=torch.Generator().manual_seed(seed))
         return TokenData(
             tokens=vectors[ids],
-            labels=rank[following],
+            labels=rank[next_words],
             ids=ids.contiguous(),
-            next_id=following.contiguous(),
+            next_id=next_words.contiguous(),
             vocab_size=len(self.vocabulary),
             name=self.name,
         )

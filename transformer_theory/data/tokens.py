@@ -29,7 +29,7 @@ def stratified(
         labels: class of each sample, ``[n]``. None: no classes.
         share: share of the samples in the first part.
         generator: source of the random split.
-        what: name of the samples in the error message.
+        what: plural noun for the samples, for the error message.
     Raises:
         ValueError: one part would be empty.
     """
@@ -111,7 +111,7 @@ class TokenData:
         if value.ndim != len(shape) or any(size not in (None, length) for size, length in zip(shape, value.shape)):
             expected = "[" + ", ".join("·" if size is None else str(size) for size in shape) + "]"
             shapes = f"tokens {list(self.tokens.shape)}, got {list(value.shape)}"
-            raise ValueError(f"{name} must have shape {expected} to fit {shapes}; cut them alike")
+            raise ValueError(f"{name} must have shape {expected} to fit {shapes}; reshape it")
         if value.requires_grad:
             raise ValueError(f"{name} must be data, got a tensor that requires gradients; use .detach()")
         if name in REAL and not bool(torch.isfinite(value).all()):
@@ -148,12 +148,12 @@ class TokenData:
             ValueError: there are no labels.
         """
         if self.labels is None:
-            raise ValueError(f"classes need labels, {self.name} has none; pass labels=")
+            raise ValueError(f"classes need labels, got none in {self.name}; pass labels=")
         return int(self.labels.max()) + 1
 
     @property
     def query_position(self) -> int | None:
-        """The last position whose token equals the query in every sequence (0 for a leading class token); None without such a position."""
+        """Last position where the token equals the query in every sequence (0 for a leading class token); None if there is none."""
         assert self.query is not None
         positions = (self.tokens == self.query[:, None]).all(-1).all(0).nonzero()[:, 0].tolist()
         return positions[-1] if positions else None
@@ -167,12 +167,12 @@ class TokenData:
             ValueError: there are no ids.
         """
         if self.ids is None:
-            raise ValueError(f"contexts need ids, {self.name} has none; pass ids=")
+            raise ValueError(f"contexts need ids, got none in {self.name}; pass ids=")
         position = self.ids.shape[1] - 1 if self.query_position is None else self.query_position
         return torch.cat([self.ids[:, :position], self.ids[:, position + 1 :]], dim=1), self.ids[:, position]
 
     def split(self, share: float, generator: torch.Generator) -> tuple["TokenData", "TokenData"]:
-        """Splits at random in two, with ``share`` of the sequences in the first part, stratified by label if there are labels.
+        """Splits the sequences at random in two parts, the first with ``share`` of them; stratified by label if there are labels.
 
         Raises:
             ValueError: one part would be empty.
@@ -195,7 +195,9 @@ class TokenData:
         known = [f.name for f in fields(cls) if f.name not in ("name", "sources")]
         arrays = _read(path)
         if "tokens" not in arrays:
-            raise ValueError(f"{path} must hold an array 'tokens' [n, seq, dim], got {', '.join(arrays) or 'no array'}; name it so")
+            raise ValueError(
+                f"{path} must hold an array 'tokens' [n, seq, dim], got {', '.join(arrays) or 'no array'}; rename the array of tokens"
+            )
         if unknown := [name for name in arrays if name not in known]:
             raise ValueError(f"{path}: rename or leave out the unknown array {unknown[0]!r}{nearest(unknown[0], known)}")
         try:
@@ -220,25 +222,28 @@ class TokenData:
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    """Reads the arrays of an ``.npz``. Raises ValueError if the file is damaged, and PermissionError if it may not be read."""
+    """Reads the arrays of an ``.npz``. Raises ValueError if the file is missing or damaged, and PermissionError if it is not readable."""
     if not path.exists():
         raise ValueError(f"no such file: {path}; --data takes a name (digits, text, cifar10) or the path of an .npz, a .txt or images")
     if path.is_file():
         path.open("rb").close()  # raises PermissionError, which is_zipfile would hide
     if not zipfile.is_zipfile(path):
-        raise ValueError(f"{path} must be an .npz (a zip of arrays), it is something else or cut short; write it with numpy.savez")
+        raise ValueError(
+            f"{path} must be an .npz (a zip of arrays), got a file that is something else or cut short; write it with numpy.savez"
+        )
     try:
         with np.load(path, allow_pickle=False) as stored:
-            return {name: _plain(stored, name, path) for name in stored.files}
+            return {name: _array(stored, name, path) for name in stored.files}
     except (OSError, EOFError, NotImplementedError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} is not a readable .npz ({error}); write it with numpy.savez") from error
 
 
-def _plain(stored: np.lib.npyio.NpzFile, name: str, path: Path) -> np.ndarray:
+def _array(stored: np.lib.npyio.NpzFile, name: str, path: Path) -> np.ndarray:
+    """Reads one array. Raises ValueError if it is an object array, damaged, or not an array."""
     try:
         array = stored[name]
     except ValueError as error:
-        # numpy raises ValueError for object arrays and for damaged ones; only the first message mentions allow_pickle
+        # numpy raises ValueError for object arrays and for damaged arrays; only its message about objects mentions allow_pickle
         reason = "an object array, which is never unpickled" if "allow_pickle" in str(error) else f"a damaged one ({error})"
         raise ValueError(f"{path}: {name} must be an array of numbers, got {reason}; save numbers with numpy.savez") from error
     if not isinstance(array, np.ndarray):
@@ -259,7 +264,8 @@ def _as_tensor(array: np.ndarray, name: str, *, floating: bool) -> Tensor:
 
 
 def _check_magnitude(value: Tensor, name: str) -> None:
-    sizes = value.abs().flatten(1).amax(1)
+    """Raises ValueError if an entry exceeds MAX_MAGNITUDE; the message names the sequence."""
+    sizes = value.abs().flatten(1).amax(1)  # largest magnitude per sequence, [n]
     if float(largest := sizes.max()) > MAX_MAGNITUDE:
         actual = f"largest {float(largest):.3g} in sequence {int(sizes.argmax())} (counted from 0)"
         raise ValueError(f"{name} must stay within {MAX_MAGNITUDE:.0e} in magnitude for networks in float32, got {actual}; rescale them")

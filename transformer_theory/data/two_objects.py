@@ -40,6 +40,7 @@ class TwoObjects:
     @property
     def shares(self) -> Float[Tensor, "n 2 seq"]:
         """Share of each patch that an object covers, in the order of the tokens, [n, 2, seq]."""
+        # Both masks of an image are treated as images with one channel: [2 n, 1, size, size] -> [2 n, seq, patch^2] -> [n, 2, seq].
         return patches(self.masks.flatten(0, 1).double()[:, None], self.patch).mean(-1).unflatten(0, (-1, 2))
 
     def __getitem__(self, index: slice | Tensor) -> "TwoObjects":
@@ -69,19 +70,21 @@ def two_objects(n: int, *, generator: torch.Generator, size: int = 24, patch: in
         return low + (high - low) * torch.rand(*shape, generator=generator, dtype=torch.float64)
 
     labels = torch.randint(len(PAIRS), (n,), generator=generator)
-    kinds = torch.tensor(PAIRS)[labels]
-    kinds = torch.where(torch.rand(n, 1, generator=generator) < 0.5, kinds, kinds.flip(1))
+    # Index of each object's colour, [n, 2]. The order of the two colours is random.
+    colours = torch.tensor(PAIRS)[labels]
+    colours = torch.where(torch.rand(n, 1, generator=generator) < 0.5, colours, colours.flip(1))
     radius = size * uniform(n, 2, low=RADIUS[0], high=RADIUS[1])
     centres = _separate_centres(n, size, radius, uniform)
     masks = _masks(centres, radius, torch.rand(n, 2, generator=generator) < 0.5, size)
 
+    # The background: a base brightness [n, 1, 1, 1] plus a linear slope in a random direction [n, 1, size, size].
     grid = (torch.arange(size, dtype=torch.float64) + 0.5) / size - 0.5
     angle = 2 * torch.pi * uniform(n, 1, 1)
     slope = torch.cos(angle) * grid[:, None] + torch.sin(angle) * grid[None]
     background = uniform(n, 1, 1, 1, low=0.2, high=0.8) + 0.5 * uniform(n, 1, 1, 1, low=-1) * slope[:, None]
     images = background.expand(-1, 3, -1, -1)
-    for k in range(2):
-        colour = torch.tensor(list(COLOURS.values()), dtype=torch.float64)[kinds[:, k]] + uniform(n, 3, low=-0.1, high=0.1)
+    for k in range(2):  # paint object k
+        colour = torch.tensor(list(COLOURS.values()), dtype=torch.float64)[colours[:, k]] + uniform(n, 3, low=-0.1, high=0.1)
         images = torch.where(masks[:, k, None], colour[:, :, None, None], images)
     images = images + noise * torch.randn(images.shape, generator=generator, dtype=torch.float64)
     data = TokenData(tokens=patches(images, patch), labels=labels, images=images, name="two objects", sources=(Source("yu2023emergence"),))
@@ -99,10 +102,13 @@ def _separate_centres(n: int, size: int, radius: Tensor, uniform) -> Tensor:
 
 
 def _distance(centres: Tensor) -> Tensor:
+    """Computes the distance between the two centres of each image, [n]."""
     return torch.linalg.vector_norm(centres[:, 0] - centres[:, 1], dim=-1)
 
 
 def _masks(centres: Tensor, radius: Tensor, square: Tensor, size: int) -> Bool[Tensor, "n 2 size size"]:
+    """Draws a disc, or a square with a half side of 0.9 radii where ``square`` is True, around each centre."""
+    # Offsets of the pixels from the centre in units of the radius: [n, 2, size, 1] and [n, 2, 1, size].
     pixels = torch.arange(size, dtype=torch.float64) + 0.5
     down = ((pixels - centres[..., :1]) / radius[..., None])[..., :, None]
     right = ((pixels - centres[..., 1:]) / radius[..., None])[..., None, :]

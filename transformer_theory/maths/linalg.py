@@ -16,9 +16,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 # Largest s ||X||^2 for which I + s X^T X is computed
-LARGEST_FLOAT32_CONDITION = 1e4  # in float32: with the rounding unit 6e-8, three digits of each logarithm are safe
-LARGEST_GRAM_CONDITION = 1e10  # from a float64 Gram matrix: with the rounding unit 1e-16, the error is a millionth of the identity
-LARGEST_CONDITION = 1e20  # from the singular values of X, the largest of which is then 1e10: the error is again a millionth
+LARGEST_FLOAT32_CONDITION = 1e4  # float32 keeps three digits of each logarithm: its rounding unit is 6e-8
+LARGEST_GRAM_CONDITION = 1e10  # a float64 Gram matrix has an error of a millionth of the identity: the rounding unit is 1e-16
+LARGEST_CONDITION = 1e20  # the singular values of X are then at most 1e10, and their error is again a millionth
 
 
 def logdet_identity_plus(X: Float[Tensor, "*batch n d"], scale: float | Float[Tensor, "..."]) -> Float[Tensor, "*batch"]:
@@ -53,7 +53,7 @@ def logdet_identity_plus(X: Float[Tensor, "*batch n d"], scale: float | Float[Te
             _raise_for(X, s, float(largest))
         if dtype == torch.float32 and bool(largest > LARGEST_FLOAT32_CONDITION):
             wide, s = wide.double(), s.double()
-        return _LogdetIdentityPlus.apply(wide, s).to(X.dtype)  # pyright: ignore[reportReturnType, reportOptionalMemberAccess]
+        return _LogdetIdentityPlus.apply(wide, s, bool(largest <= LARGEST_GRAM_CONDITION)).to(X.dtype)  # pyright: ignore[reportReturnType, reportOptionalMemberAccess]
 
 
 def _raise_for(X: Tensor, s: Tensor, largest: float) -> None:
@@ -63,7 +63,8 @@ def _raise_for(X: Tensor, s: Tensor, largest: float) -> None:
             f"the vectors must be finite, got {int((~torch.isfinite(X)).sum())} NaN or infinite values of {X.numel()}; drop them"
         )
     if not bool((s >= 0).all()):
-        raise ValueError("scale must be a number >= 0, got a negative one or NaN")
+        invalid = float(s[~(s >= 0)][0])
+        raise ValueError(f"scale must be a number >= 0, got {invalid:g}")
     raise ValueError(
         f"scale * ||X||^2 must be at most {LARGEST_CONDITION:g}, beyond which adding the identity is lost to rounding, got {largest:.1e}; "
         "normalise the vectors, or lower the scale (take a larger eps)"
@@ -75,16 +76,15 @@ class _LogdetIdentityPlus(torch.autograd.Function):
     product of X and the resolvent."""
 
     @staticmethod
-    def forward(ctx, X: Tensor, s: Tensor) -> Tensor:
-        if bool((s * X.square().sum((-2, -1)) > LARGEST_GRAM_CONDITION).any()):
+    def forward(ctx, X: Tensor, s: Tensor, from_gram: bool) -> Tensor:
+        ctx.from_gram = from_gram
+        if not from_gram:
             value, resolvent = _logdet_and_resolvent(X, s)
             ctx.save_for_backward(X, s, resolvent)
-            ctx.from_gram = False
             return value
         # Store the factor for the backward pass: computing the inverse from it costs a third of a new factorisation.
         factor = torch.linalg.cholesky(_identity_plus(X, s))
         ctx.save_for_backward(X, s, factor)
-        ctx.from_gram = True
         return 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     @staticmethod
@@ -97,7 +97,7 @@ class _LogdetIdentityPlus(torch.autograd.Function):
         else:
             resolvent = _on_smaller_side(torch.cholesky_inverse(saved), X) if ctx.from_gram else saved
         to_s = grad * (resolvent * X).sum((-2, -1)) if ctx.needs_input_grad[1] else None
-        return (2 * grad * s)[..., None, None] * resolvent, to_s
+        return (2 * grad * s)[..., None, None] * resolvent, to_s, None
 
 
 def _logdet_and_resolvent(
@@ -128,8 +128,10 @@ def smaller_gram(X: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch m m"]:
 
 
 def _identity_plus(X: Tensor, s: Tensor) -> Tensor:
-    small = smaller_gram(X)
-    return torch.eye(small.shape[-1], dtype=X.dtype, device=X.device) + s[..., None, None] * small
+    """Computes I + s X X^T or I + s X^T X, whichever is smaller."""
+    matrix = s[..., None, None] * smaller_gram(X)
+    matrix.diagonal(dim1=-2, dim2=-1).add_(1)
+    return matrix
 
 
 def _on_smaller_side(inverse: Tensor, X: Tensor) -> Tensor:
@@ -154,7 +156,7 @@ def cosine(A: Float[Tensor, "..."], B: Float[Tensor, "..."], *, dim: int | tuple
 
     Args:
         A, B: tensors of one shape.
-        dim: dimensions that make up a vector. None: all dimensions, with a scalar result.
+        dim: dimensions of a vector. None: all dimensions, with a scalar result.
     Returns:
         The cosines in [-1, 1], exactly 1 for equal tensors. Their shape is the shape of A without ``dim``.
     Raises:
@@ -169,7 +171,7 @@ def cosine(A: Float[Tensor, "..."], B: Float[Tensor, "..."], *, dim: int | tuple
         vector = vector / vector.abs().amax(dims, keepdim=True)
         norm = vector.square().sum(dims, keepdim=True).sqrt()
         if not bool(torch.isfinite(norm).all()):
-            raise ValueError(f"a cosine needs finite vectors other than zero, the {name} argument has one that is zero, NaN or infinite")
+            raise ValueError(f"a cosine needs finite, non-zero vectors, got one that is zero, NaN or infinite in the {name} argument")
         units.append(vector / norm)
     # For unit vectors ||a + b||^2 = 2 + 2 cos and ||a - b||^2 = 2 - 2 cos. Their normalised difference always lies in [-1, 1], and the
     # small distance ||a - b|| is computed without the cancellation that 1 - <a, b> would suffer near cos = 1.
@@ -194,7 +196,7 @@ def orthonormalise(A: Float[Tensor, "*batch d p"]) -> Float[Tensor, "*batch d p"
     diagonal = R.diagonal(dim1=-2, dim2=-1)
     size = torch.linalg.vector_norm(A, dim=(-2, -1))[..., None]
     if not bool((diagonal.abs() > A.shape[-2] * torch.finfo(A.dtype).eps * size).all()):
-        raise ValueError("orthonormalise expects finite, linearly independent columns, got dependent or non-finite ones; drop columns")
+        raise ValueError("orthonormalise expects finite, linearly independent columns, got dependent or non-finite columns; drop them")
     return Q * diagonal.sign()[..., None, :]
 
 
@@ -249,13 +251,14 @@ def numerical_rank(A: Float[Tensor, "*batch m n"], *, tolerance: float) -> Int[T
 
 
 def _singular_values(A: Tensor, *, zero_allowed: bool = False) -> Tensor:
+    """Computes the singular values in descending order. Raises ValueError if A is empty, not finite, or zero and not allowed to be."""
     if A.ndim < 2 or A.numel() == 0:
         raise ValueError(f"a rank needs non-empty matrices [*batch, m, n], got {list(A.shape)}")
     if not bool(torch.isfinite(A).all()):
         raise ValueError(f"a rank needs finite entries, got {int((~torch.isfinite(A)).sum())} NaN or infinite values of {A.numel()}")
     s = torch.linalg.svdvals(A)
     if not zero_allowed and bool((s[..., 0] == 0).any()):
-        raise ValueError("the rank measure of a zero matrix is undefined, got one; leave it out")
+        raise ValueError("a rank measure needs non-zero matrices, got a zero matrix; leave it out")
     return s
 
 

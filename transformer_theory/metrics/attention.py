@@ -38,7 +38,7 @@ def entropy(weights: Weights) -> Rows:
     return torch.special.entr(weights.clamp(min=0)).sum(-1)
 
 
-def sharpness(weights: Weights, *, allowed: Mask | None = None) -> Rows:
+def sharpness(weights: Weights, *, allowed: Mask | None = None, entropies: Rows | None = None) -> Rows:
     r"""Computes :math:`1 - H(a) / \log T`: 0 for uniform attention, 1 for all weight on one key. T counts the allowed keys of the row.
 
     A row with a single allowed key has sharpness 0.
@@ -51,12 +51,13 @@ def sharpness(weights: Weights, *, allowed: Mask | None = None) -> Rows:
     Args:
         weights: attention weights whose rows are distributions, ``[*batch, queries, keys]``.
         allowed: mask of the keys that a query may see, broadcastable to the weights. None: all keys.
+        entropies: :func:`entropy` of the weights, if it is known.
     Returns:
         ``[*batch, queries]``, in [0, 1], no unit.
     Raises:
         ValueError: a row is not a distribution, or has weight on a key that is not allowed.
     """
-    H = entropy(weights)
+    H = entropy(weights) if entropies is None else entropies
     keys = _allowed_keys(weights, allowed)
     return torch.where(keys > 1, 1 - H / keys.clamp(min=2).log(), 0.0).clamp(0, 1)
 
@@ -216,7 +217,7 @@ def _check_distributions(weights: Tensor) -> None:
         raise ValueError(f"weights must have shape [*batch, queries, keys] with at least one key, got {list(weights.shape)}")
     tolerance = {torch.float16: 1e-2, torch.bfloat16: 5e-2}.get(weights.dtype, 1e-5)
     errors = (weights.sum(-1) - 1).abs()
-    if bool((errors <= tolerance).all()) and bool((weights >= -tolerance).all()):
+    if not weights.numel() or (bool((errors <= tolerance).all()) and float(weights.amin()) >= -tolerance):
         return
     worst, smallest = float(errors.max()), float(weights.min())
     raise ValueError(
@@ -229,7 +230,8 @@ def _allowed_keys(weights: Tensor, allowed: Tensor | None) -> Tensor:
     """Returns the number of allowed keys per row, in the dtype of the weights."""
     if allowed is None:
         return weights.new_full(weights.shape[:-1], weights.shape[-1])
-    allowed = allowed.expand(weights.shape)
-    if bool((weights.masked_fill(allowed, 0.0) > 0).any()):
+    if weights.numel() and float(weights.masked_fill(allowed, 0.0).amax()) > 0:
         raise ValueError("weights must be zero on keys that are not allowed, got weight on one; pass the mask of that attention")
-    return allowed.sum(-1).to(weights.dtype)
+    # The keys are counted before the mask is expanded to all sequences and heads.
+    keys = allowed.expand(*allowed.shape[:-1], weights.shape[-1]).sum(-1)
+    return keys.to(weights.dtype).expand(weights.shape[:-1])

@@ -14,13 +14,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..core.measurement import Measurement, Null
 from ..core.metric import ActivationKind, Activations, Metric
 from ..maths.linalg import logdet_identity_plus
 from .coding import SecondMoments, class_coding_rate, coding_rate, unit_norm
+from .coding.memberships import blocks
 from .geometry import neural_collapse
 
 EPS = 0.5**0.5  # eps^2 = 1/2 for features of norm 1, as in the MCR^2 experiments
@@ -29,6 +30,7 @@ SAMPLES_PER_DIMENSION = 16  # largest number of stored samples per dimension of 
 RATE_REDUCTION, CODING_RATE, CLASS_CODING_RATE = "rate reduction", "coding rate", "class coding rate"
 NC1, NC2_NORMS, NC2_ANGLES = "variability within classes (NC1)", "spread of the class means' norms (NC2)", "class means' angles (NC2)"
 NULL_KIND = "permuted labels"
+BATCH_ENTRIES = 2**22  # entries of the features in one batch of permuted groups; 32 MB in float64
 
 
 class ClassFeatures(Metric):
@@ -41,7 +43,7 @@ class ClassFeatures(Metric):
         seed: seed of the keys and the permutations.
 
     Attributes:
-        samples: features [n, d], labels [n] and keys [n] by layer, of all samples or of a uniform draw of 16 d samples.
+        samples: features [n, d], labels [n] and keys [n] by layer: all samples, or 16 d samples drawn uniformly.
         class_token: whether the feature is the class token; None before the first update.
     """
 
@@ -84,7 +86,7 @@ class ClassFeatures(Metric):
         return features
 
     def add_samples(self, layer: int, *samples: Tensor) -> None:
-        """Adds features, labels and keys of samples of a layer."""
+        """Adds samples of a layer: features, labels and keys."""
         self._store(layer, self._joined(layer, samples))
 
     def _joined(self, layer: int, samples: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -141,7 +143,7 @@ class FeatureRates(ClassFeatures):
 
     The rates are exact for any number of samples: beyond 16 d samples they are computed from second moments per class, which are
     accumulated over the batches. The null values are computed from the stored samples, which are repeated up to the total number of samples
-    and assigned to classes of the true sizes. Because fewer of them differ, the null of ΔR is about 5 % too low.
+    and assigned to classes of the true sizes. Repetition reduces the number of distinct samples, so the null of ΔR is about 5 % too low.
 
     Args:
         eps: distortion for features of norm 1; the formulas contain its square.
@@ -242,17 +244,31 @@ class FeatureRates(ClassFeatures):
         samples = torch.arange(n) % m
         repeats = torch.bincount(samples, minlength=m).to(features)
         rate = 0.5 * float(logdet_identity_plus(repeats.sqrt()[:, None] * features, d / (n * self.eps**2)))
-        reductions = []
-        for _ in range(draws or PERMUTATIONS):
-            # Permute the labels: cut the shuffled samples into groups as large as the classes, and add up the groups' rates.
-            within = 0.0
-            for members in samples[torch.randperm(n, generator=generator)].split(sizes):
-                if len(members):
-                    indices, multiplicities = members.unique(return_counts=True)
-                    rows = multiplicities.to(features).sqrt()[:, None] * features[indices.to(features.device)]
-                    within += 0.5 * len(members) / n * float(logdet_identity_plus(rows, d / (len(members) * self.eps**2)))
-            reductions.append(rate - within)
+        draws, together = draws or PERMUTATIONS, max(1, BATCH_ENTRIES // (n * d))
+        reductions: list[float] = []
+        for start in range(0, draws, together):
+            # Permute the labels: the shuffled samples, cut into groups as large as the classes.
+            shuffled = torch.stack([samples[torch.randperm(n, generator=generator)] for _ in range(min(together, draws - start))])
+            reductions += (rate - self._rates_of_groups(features, shuffled, torch.tensor(sizes))).tolist()
         return tuple(reductions)
+
+    def _rates_of_groups(self, features: Float[Tensor, "m d"], shuffled: Int[Tensor, "draws n"], sizes: Int[Tensor, " k"]) -> Tensor:
+        """Computes R^c of the groups into which each row of ``shuffled``, indices of samples, is cut; float64 ``[draws]``, on the CPU."""
+        (m, d), (draws, n) = features.shape, shuffled.shape
+        sizes = sizes.repeat(draws)
+        groups = torch.arange(len(sizes)).repeat_interleave(sizes)
+        pairs, repeats = torch.unique(groups * m + shuffled.flatten(), return_counts=True)
+        counts = torch.bincount(pairs // m, minlength=len(sizes))
+        # The last row pads the groups of a batch to one size. It has the weight zero, which does not change the log-determinant.
+        indices = torch.cat([pairs % m, torch.zeros(1, dtype=torch.long)]).to(features.device)
+        weights = torch.cat([repeats, torch.zeros(1, dtype=torch.long)]).to(features).sqrt()[:, None]
+        logdets = torch.zeros(len(sizes), dtype=torch.float64)
+        for similar, rows in blocks(pairs // m, counts):
+            length = max(1, BATCH_ENTRIES // (rows.shape[1] * d))
+            for chosen, places in zip(similar.split(length), rows.to(features.device).split(length)):
+                scales = d / (sizes[chosen].to(features) * self.eps**2)
+                logdets[chosen] = logdet_identity_plus(weights[places] * features[indices[places]], scales).cpu()
+        return 0.5 * (sizes * logdets).view(draws, -1).sum(1) / n
 
 
 class NeuralCollapse(ClassFeatures):

@@ -91,7 +91,7 @@ def neural_collapse(
     if features.ndim != 2 or labels.ndim != 1 or len(features) != len(labels):
         raise ValueError(f"features [n, d] need one label each, labels [n]; got {list(features.shape)} and {list(labels.shape)}")
     finite(features=features)
-    present, member = labels.unique(return_inverse=True)
+    present, member = labels.unique(return_inverse=True)  # the C labels that occur, and the index of each label among them
     C = len(present)
     if C < 2:
         raise ValueError(f"neural collapse needs at least two classes, got {C}")
@@ -103,7 +103,9 @@ def neural_collapse(
     centred = means - means.mean(0)
     norms = torch.linalg.vector_norm(centred, dim=1)
     if not bool((norms > 1e-12 * X.abs().amax()).all()):
-        raise ValueError("neural collapse is undefined where a class mean equals the mean of all, got such a class; features must differ")
+        raise ValueError(
+            "neural collapse is undefined where a class mean equals the mean of all classes, got such a class; separate the classes"
+        )
     # tr(Σ_W Σ_B^+) is a sum over the scaled deviations, so Σ_W is never formed. After centring, Σ_B has rank C - 1 at most; the tolerance
     # of the pseudo-inverse removes directions that are only rounding errors.
     deviations = (X - means[member]) / (C * counts[member, None]).sqrt()
@@ -116,6 +118,7 @@ def neural_collapse(
 
 
 def _duality(centred: Tensor, present: Tensor, classifier: Tensor | None) -> float | None:
+    """Computes NC3, the distance between the classifier and the centred class means; None without a classifier."""
     if classifier is None:
         return None
     if classifier.ndim != 2 or len(classifier) <= int(present[-1]) or classifier.shape[1] != centred.shape[1]:

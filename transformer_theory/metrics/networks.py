@@ -8,11 +8,12 @@ Source: :cite:t:`zhai2023stabilizing` (entropy), :cite:t:`xiao2024efficient` (si
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..core.measurement import Measurement, Null, Unit
@@ -23,6 +24,7 @@ from .attention import entropy, hard_max_gap
 ENTROPY, TOP1, SUPPORT, SINK = "attention entropy", "top-1 mass", "effective support", "sink mass"
 GAP, DIAGONAL = "gap of the scores", "weight on the token itself"
 RESIDUAL, FEATURE_RANK, EFFECTIVE_RANK = "rank-collapse residual", "stable rank of the features", "effective rank of the features"
+MIN_ROW_SUM = 0.5  # a row of weights with a smaller sum is not a distribution
 STATISTICS: tuple[tuple[str, Unit], ...] = ((ENTROPY, "nats"), (TOP1, "share"), (SUPPORT, ""), (SINK, "share"))
 
 
@@ -32,6 +34,40 @@ def network_row(quantity: str, value: float, unit: Unit, *, reason: str, **colum
     return Measurement(
         "network", "network", quantity, value if finite else None, unit=unit, reason="" if finite else reason, scope="training", **columns
     )
+
+
+@dataclass(frozen=True)
+class WeightRows:
+    """Attention weights whose rows all are distributions, because other rows are replaced.
+
+    Attributes:
+        weights: ``[batch, heads, q, k]``; a row that is no distribution (no allowed key, or not finite) has all weight on the first key.
+        valid: mask of the rows that were distributions, ``[batch, heads, q]``; None if all were.
+        entropy: of each row, nats, ``[batch, heads, q]``.
+    """
+
+    weights: Float[Tensor, "batch heads q k"]
+    valid: Bool[Tensor, "batch heads q"] | None
+    entropy: Float[Tensor, "batch heads q"]
+
+    def counted(self, values: Tensor) -> Tensor:
+        """Returns values of the rows, ``[batch, heads, q, ...]``, with zeros for the rows that were no distributions."""
+        return values if self.valid is None else values * self.valid.view(*self.valid.shape, *[1] * (values.ndim - 3)).to(values.dtype)
+
+
+def weight_rows(activations: Activations) -> WeightRows | None:
+    """Returns the attention weights of a module with the entropies of their rows; None if it has no weights."""
+    weights = activations.weights
+    if weights is None:
+        return None
+    total = weights.sum(-1)
+    valid = torch.isfinite(total) & (total > MIN_ROW_SUM)
+    if bool(valid.all()):
+        return WeightRows(weights, None, entropy(weights))
+    first = torch.zeros(weights.shape[-1], dtype=weights.dtype, device=weights.device)
+    first[0] = 1.0
+    weights = torch.where(valid[..., None], weights, first)
+    return WeightRows(weights, valid, entropy(weights))
 
 
 class AttentionStatistics(Metric):
@@ -48,21 +84,8 @@ class AttentionStatistics(Metric):
 
     def update(self, activations: Activations) -> None:
         """Adds the attention weights of one module."""
-        if activations.weights is None:
-            return
-        weights = activations.weights
-        total = weights.sum(-1, keepdim=True)
-        valid = torch.isfinite(total) & (total > 0.5)
-        if not bool(valid.all()):
-            # The entropy accepts only distributions. Excluded rows become a weight of one on the first key; ``counted`` removes them below.
-            first = torch.zeros(weights.shape[-1], dtype=weights.dtype, device=weights.device)
-            first[0] = 1.0
-            weights = torch.where(valid, weights, first)
-        counted = valid[..., 0].to(weights.dtype)
-        H = entropy(weights)
-        sums = torch.stack([(x * counted).sum((0, 2)) for x in (torch.ones_like(H), H, weights.amax(-1), H.exp())])
-        mass = (weights * counted[..., None]).sum((0, 2))
-        self.add((activations.layer, activations.first_head), torch.cat([sums.double(), mass.double().mT]))
+        if (sums := activations.shared(weight_sums)) is not None:
+            self.add((activations.layer, activations.first_head), sums)
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
         """Returns four rows per layer and head."""
@@ -80,6 +103,15 @@ class AttentionStatistics(Metric):
             longest = max(len(before), len(sums))
             self.sums[place], sums = (nn.functional.pad(each, (0, 0, 0, longest - len(each))) for each in (before, sums))
         super().add(place, sums)
+
+
+def weight_sums(activations: Activations) -> Float[Tensor, "sums heads"] | None:
+    """Returns the sums of :class:`AttentionStatistics` for one module; None if it has no weights."""
+    if (rows := activations.shared(weight_rows)) is None:
+        return None
+    H = rows.entropy
+    sums = torch.stack([rows.counted(x).sum((0, 2)) for x in (torch.ones_like(H), H, rows.weights.amax(-1), H.exp())])
+    return torch.cat([sums.double(), rows.counted(rows.weights).sum((0, 2)).double().mT])
 
 
 class AttentionSelection(Metric):
@@ -170,9 +202,9 @@ class Geometry(Metric):
 
 
 class AttentionMaps(Metric):
-    """Stores the attention maps of the first sequences, for figures: arrays ``attention/<layer>`` [sequences, heads, q, k] and no rows.
+    """Stores the attention maps of the first sequences for figures, as arrays ``attention/<layer>`` [sequences, heads, q, k]. Has no rows.
 
-    A second attention module in a block is named ``attention/<layer>.<index of its first head>``.
+    The array of a second attention module in a block is ``attention/<layer>.<index of its first head>``.
 
     Args:
         keep: number of sequences to store.

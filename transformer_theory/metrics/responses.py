@@ -1,7 +1,7 @@
-"""Metrics that compare the outputs of a network with targets; for :func:`~transformer_theory.probes.respond.respond`.
+"""Metrics that compare the outputs of a network with targets, for use with :func:`~transformer_theory.probes.respond.respond`.
 
-The outputs are those of the whole network, ``[n, ...]``; the targets come from the caller. Each metric draws its own null by giving each
-sequence the targets of another one.
+Outputs and targets are ``[n, ...]``, for n sequences; the caller supplies the targets. For the null, each sequence is compared with the
+targets of another sequence.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ OTHERS = "targets of another sequence"
 class OutputChange(Metric):
     r"""Distance of the outputs y from the targets t, relative to the targets: :math:`\|y - t\| / \|t\|` over all sequences.
 
-    0 if the network returns the targets: with the outputs on the original tokens as targets, 0 means that the change of the inputs does
-    not matter. The null pairs each sequence with the target of the next one in its batch.
+    The distance is 0 if the network returns the targets. If the targets are the outputs for the original tokens, 0 means that the change of
+    the inputs does not affect the outputs. The null pairs each sequence with the target of the previous sequence in its batch.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("outputs",)
@@ -45,7 +45,7 @@ class OutputChange(Metric):
         self.add((0,), torch.stack(parts).cpu())
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """One row."""
+        """Returns one row; none without targets."""
         if (0,) not in self.sums:
             return []
         distance, size, null = self.sums[(0,)].tolist()
@@ -55,13 +55,13 @@ class OutputChange(Metric):
 
 
 class PositionLoss(Metric):
-    """Cross-entropy (nats) of the targets at each position, mean over sequences; the column ``head`` is empty, ``setting`` the position.
+    """Mean cross-entropy of the targets over sequences, in nats, at each position. The column ``setting`` names the position.
 
-    Outputs ``[n, seq, vocabulary]``, targets ``[n, seq]`` of ids; negative targets are left out. The null pairs each sequence with the
-    targets of the next one in its batch.
+    Outputs are ``[n, seq, vocabulary]`` and targets ids ``[n, seq]``; negative ids are ignored. The null pairs each sequence with the
+    targets of the previous sequence in its batch.
 
     Args:
-        blocks: number of equal parts over whose positions the loss is averaged; None for every position.
+        blocks: number of equal blocks into which the positions are divided; the loss is averaged over each. None: one row per position.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("outputs",)
@@ -74,39 +74,42 @@ class PositionLoss(Metric):
         """Adds one forward pass; passes without targets are skipped.
 
         Raises:
-            ValueError: outputs are not ``[n, seq, vocabulary]`` of the targets ``[n, seq]``, or blocks do not divide the positions.
+            ValueError: outputs and targets do not have the shapes ``[n, seq, vocabulary]`` and ``[n, seq]``, or ``blocks`` does not divide
+                the number of positions.
         """
         outputs, targets = activations.outputs, activations.targets
         if outputs is None or targets is None:
             return
         if outputs.ndim != 3 or targets.shape != outputs.shape[:2]:
             raise ValueError(
-                f"outputs must be [n, seq, vocabulary] of targets [n, seq], got {list(outputs.shape)} and {list(targets.shape)}"
+                f"outputs must be [n, seq, vocabulary] for targets [n, seq], got {list(outputs.shape)} and {list(targets.shape)}"
             )
         seq = targets.shape[1]
         if self.blocks is not None and seq % self.blocks:
             raise ValueError(f"blocks must divide the {seq} positions, got {self.blocks}")
+        # A shift of 1 pairs each sequence with the targets of the previous one.
         sums = [part for shift in (0, 1) for part in _losses(outputs, targets.roll(shift, 0), self.blocks or seq)]
         self.add((0,), torch.stack(sums).cpu())
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """One row per position or block."""
+        """Returns one row per position or block; none without targets."""
         if (0,) not in self.sums:
             return []
         loss, count, null, null_count = self.sums[(0,)]
         kind, rows = "position" if self.blocks is None else "block", []
-        for number, (value, chance) in enumerate(zip((loss / count).tolist(), (null / null_count).tolist())):
-            row = network_row(LOSS, value, "nats", reason="no target here", setting=f"{kind} {number}", side="<=")
+        for index, (value, chance) in enumerate(zip((loss / count).tolist(), (null / null_count).tolist())):
+            row = network_row(LOSS, value, "nats", reason=f"no targets at this {kind}", setting=f"{kind} {index}", side="<=")
             rows.append(row if row.value is None else _with_null(row, chance))
         return rows
 
 
 def _losses(outputs: Tensor, targets: Tensor, blocks: int) -> tuple[Tensor, Tensor]:
-    """Sum of the losses and number of targets, ``[blocks]`` each."""
+    """Returns the sum of the losses and the number of targets in each block, ``[blocks]`` each."""
     valid = targets >= 0
     losses = cross_entropy(outputs.double().mT, targets.clamp(min=0).long(), reduction="none") * valid
     return losses.sum(0).view(blocks, -1).sum(1), valid.double().sum(0).view(blocks, -1).sum(1)
 
 
 def _with_null(row: Measurement, chance: float) -> Measurement:
+    """Adds a null of one draw to a row."""
     return replace(row, null=Null(OTHERS, (chance,)))

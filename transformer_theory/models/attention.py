@@ -34,8 +34,8 @@ Mask = Bool[Tensor, "*#batch q k"]
 Coordinates = Float[Tensor, "*batch n p"]
 
 # Up to these numbers of tokens, plain matrix products were measured to be faster on a CPU than torch's fused kernel.
-PLAIN_BFLOAT16_TOKENS = 1024  # in bfloat16, for which the kernel has no fast path
-PLAIN_TIED_TOKENS = 256  # in float32 and float64, with the weights stored for the backward pass
+PLAIN_BFLOAT16_TOKENS = 1024  # limit in bfloat16, for which the kernel has no fast path
+PLAIN_TIED_TOKENS = 256  # limit in float32 and float64, with the weights stored for the backward pass
 
 
 # scores, masks and weights

@@ -40,8 +40,8 @@ class Convolutions(nn.Module):
         widths = [channels, *(dim // 2 ** (stages - 1 - stage) for stage in range(stages))]
         self.stages = nn.Sequential(
             *(
-                nn.Sequential(nn.Conv2d(before, after, 3, padding=1, bias=False), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1))
-                for before, after in pairwise(widths)
+                nn.Sequential(nn.Conv2d(width_in, width_out, 3, padding=1, bias=False), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1))
+                for width_in, width_out in pairwise(widths)
             )
         )
 

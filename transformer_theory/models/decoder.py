@@ -50,7 +50,7 @@ class Sinusoidal(nn.Module):
 
 
 class CausalAttention(Attention):
-    """Causal multi-head attention, [batch, n, dim] -> [batch, n, dim], whose weights are dropped at random in training.
+    """Causal multi-head attention with dropout of the attention weights, [batch, n, dim] -> [batch, n, dim].
 
     Raises:
         ValueError: heads do not divide dim.

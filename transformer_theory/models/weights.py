@@ -110,7 +110,7 @@ def renamed(weights: Mapping[str, Tensor], renames: Iterable[tuple[str, str]]) -
     """
     names = {name: name for name in weights}
     for pattern, replacement in renames:
-        names = {old: re.sub(pattern, replacement, new) for old, new in names.items()}
+        names = {original: re.sub(pattern, replacement, name) for original, name in names.items()}
     return {names[name]: value for name, value in weights.items()}
 
 
@@ -128,9 +128,9 @@ def fill(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     if unknown:
         hint = nearest(unknown[0], missing) if missing else ""
         problems.append(f"{len(unknown)} unknown: {listed(unknown)}{hint if 'did you mean' in hint else ''}")
-    if other := [name for name, value in expected.items() if name in weights and weights[name].shape != value.shape]:
-        shapes = (f"{name} {list(weights[name].shape)} for {list(expected[name].shape)}" for name in other)
-        problems.append(f"{len(other)} of another shape: {_shortened(shapes)}")
+    if misshapen := [name for name, value in expected.items() if name in weights and weights[name].shape != value.shape]:
+        shapes = (f"{name} {list(weights[name].shape)} for {list(expected[name].shape)}" for name in misshapen)
+        problems.append(f"{len(misshapen)} of another shape: {_shortened(shapes)}")
     if broken := [name for name, value in weights.items() if name in expected and not bool(torch.isfinite(value).all())]:
         problems.append(f"{len(broken)} with NaN or infinity: {listed(broken)}")
     if problems:
@@ -181,7 +181,7 @@ def _read_torch(path: Path) -> Any:
         reason = f"it asks for {name[1]}" if name else "it is not a file of tensors"
         raise ValueError(
             f"weights must be tensors alone, got {path}, which is not read because {reason}, and reading could run code; "
-            "save only model.state_dict(), or a .safetensors file"
+            "save model.state_dict() alone, or a .safetensors file"
         ) from error
     except Exception as error:  # torch's reader raises many types for a damaged file, among them OSError with EINVAL
         if isinstance(error, OSError) and error.errno != errno.EINVAL:

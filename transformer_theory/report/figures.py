@@ -5,6 +5,7 @@ A figure depends only on the stored result: the same result gives the same bytes
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..core.measurement import Table
@@ -13,7 +14,7 @@ from ..core.result import Result
 from ..core.theory import Theory
 from . import format, network_figures, training_figures
 from .aggregate import COMPARE, NETWORK, ON_DATA, TRAIN, Aggregate, data_name, result_label
-from .timeline import Curves, Series, curves, on_timeline
+from .timeline import Curves, Series, curves, on_timeline, series
 from .training import training_summary
 
 if TYPE_CHECKING:
@@ -147,16 +148,17 @@ def _of_result(result: Result, theories: Sequence[Theory]) -> Iterator[Picture]:
 
 
 def _of_comparison(result: Result, theories: Sequence[Theory]) -> Iterator[Picture]:
+    parts = {model: view(result, model) for model in views(result)}
+    measured = {(row.theory, row.model) for row in result.select(kind="on data") if row.value is not None}
     for theory in theories:
-        for model in views(result) if theory.on_data is not None else ():
-            if any(row.value is not None for row in result.select(theory=theory.name, kind="on data", model=model)):
+        for model, part in parts.items():
+            if theory.on_data is not None and (theory.name, model) in measured:
                 title = f"{theory.title}, {format.view_name(model)}"
-                plot = theory.on_data.plot if theory.on_data is not None else None
                 name = f"{format.slug(theory.name)}-{format.slug(model or 'raw')}"
-                yield Picture(name, title, theory.name, lambda plot=plot, model=model: plot and plot(view(result, model)), model)
-    yield from _timeline(result, theories)
-    models = models_of(result)
-    yield Picture("learning", "the networks learn", None, lambda: network_figures.learning(result))
+                yield Picture(name, title, theory.name, partial(theory.on_data.plot, part), model)
+    models, available = models_of(result), series(result)
+    yield from _timeline(available, theories)
+    yield Picture("learning", "the networks learn", None, lambda: network_figures.learning(available))
     for model in models:
         name = f"attention-{format.slug(model)}"
         yield Picture(name, f"attention in {model}", None, lambda model=model: network_figures.attention(result, model))
@@ -166,7 +168,7 @@ def _of_comparison(result: Result, theories: Sequence[Theory]) -> Iterator[Pictu
 def _of_training(result: Result, theories: Sequence[Theory]) -> Iterator[Picture]:
     quantities = curves(result)
     yield Picture("learning", "the network learns", None, lambda: training_figures.learning(quantities, training_summary(result)))
-    yield from _timeline(result, theories)
+    yield from _timeline(series(result), theories)
     for theory in theories:
         headline, others = split_headline(quantities, theory)
         if headline is not None or others:
@@ -187,16 +189,15 @@ def split_headline(own: Sequence[Curves], theory: Theory | None) -> tuple[Curves
     return headline, [one for one in selection if one is not headline]
 
 
-def _timeline(result: Result, theories: Sequence[Theory]) -> Iterator[Picture]:
+def _timeline(available: Sequence[Series], theories: Sequence[Theory]) -> Iterator[Picture]:
     """Yields the timeline of the theories' headlines, if it has any; learning curves have a separate figure."""
-    group = timeline_series(result, theories)
+    group = timeline_series(on_timeline(available, theories))
     if group:
         yield Picture("timeline", "all theories over the same training steps", None, lambda: network_figures.timeline(group))
 
 
-def timeline_series(result: Result, theories: Sequence[Theory]) -> list[Series]:
-    """Returns the series of the timeline figure; empty if no theory's headline is among them."""
-    group = on_timeline(result, theories)
+def timeline_series(group: Sequence[Series]) -> list[Series]:
+    """Selects the series of the timeline figure from those of the timeline; none if no theory's headline is among them."""
     if not any(one.theory != NETWORK for one in group):
         return []
     return [one for one in group if one.theory != NETWORK or one.unit == "share"]

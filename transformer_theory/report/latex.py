@@ -1,6 +1,6 @@
 r"""Tables in LaTeX (booktabs) with a ``\cite`` in each row, for a paper with ``references.bib``.
 
-Tables that may be long are a longtable, which breaks across pages. The table of all theories consists of floats, one per page, because
+Tables that may be long use longtable, which breaks across pages. The table of all theories is a sequence of floats, one per page, because
 longtable does not work in two-column documents.
 """
 
@@ -21,19 +21,19 @@ HEAD = "\n".join(
         r"\providecommand{\TTacross}[2]{\multicolumn{#1}{@{}>{\raggedright\arraybackslash}p{\linewidth}@{}}{#2}} % over all columns",
     ]
 )
-PAGE_LINES = 50  # most lines of a float, with its caption, in footnotesize
+PAGE_LINES = 50  # largest number of footnotesize lines in a float, including its caption
 LINE_LETTERS = 88  # characters in such a line on a narrow page
-CITATION_LETTERS = 12  # characters that a printed citation takes, about
-PREFIX = "tt"  # of the names in \label
+CITATION_LETTERS = 12  # approximate number of characters in a printed citation
+PREFIX = "tt"  # prefix of the names in \label
 _LEFT, _RIGHT = r"\raggedright\arraybackslash", r"\raggedleft\arraybackslash"
 
 
 def latex(results: Result | Iterable[Result], *, theories: Iterable[Theory] | None = None) -> str:
-    r"""The table of all theories as a float, or several if it is long, of the width of the text.
+    r"""Returns the table of all theories as a float of the width of the text, or as several floats if it is long.
 
     Args:
-        results: one or several; runs that differ only in their seed are averaged in one line.
-        theories: their records determine the titles and the order; if None, all registered theories.
+        results: one result or several; runs that differ only in their seed are averaged into one line.
+        theories: records that determine the titles and the order of the theories; None selects all registered theories.
     Raises:
         ValueError: there is no result.
     """
@@ -41,13 +41,13 @@ def latex(results: Result | Iterable[Result], *, theories: Iterable[Theory] | No
 
 
 def text(cell: Cell) -> str:
-    r"""A cell: names escaped, formulas kept, sources as ``\cite``, notes on a line of their own."""
+    r"""Returns the LaTeX of a cell: names are escaped, formulas kept, sources become ``\cite``, and each note starts a new line."""
     joined = "".join(map(_piece, pieces(cell))).replace(r" \cite", r"~\cite").replace(r" \newline", r"\newline")
     return joined.removeprefix(r"\newline")  # a note without text before it needs no new line
 
 
 def _piece(piece: Piece) -> str:
-    """The LaTeX of one piece of a cell, by its kind."""
+    """Returns the LaTeX of one piece of a cell."""
     if isinstance(piece, Source):
         return f"\\cite{f'[{{{escape(piece.locator)}}}]' if piece.locator else ''}{{{piece.key}}}"
     if isinstance(piece, Note):
@@ -61,7 +61,7 @@ def _piece(piece: Piece) -> str:
 
 
 def longtable(table: Table) -> str:
-    """A table that breaks across pages, for one-column documents."""
+    """Returns the LaTeX of a table that breaks across pages, for one-column documents."""
     head = _head(table)
     return "\n".join(
         [
@@ -85,7 +85,7 @@ def longtable(table: Table) -> str:
 
 
 def floats(table: Table) -> str:
-    """A table as floats, each of which fits on a page; those after the first refer to it in their captions."""
+    """Returns the LaTeX of a table as floats that fit on a page each. The captions of later floats refer to the first."""
     parts = [HEAD]
     for number, blocks in enumerate(_pages(table)):
         label = f"tab:{PREFIX}-{table.name}"
@@ -109,7 +109,7 @@ def _caption(table: Table) -> str:
 
 
 def _pages(table: Table) -> list[list[Block]]:
-    """The blocks of each page.
+    """Returns the blocks of each page.
 
     A strong heading and the blocks up to the next one form a group. A group that fits on a page is not split; a longer one is split between
     blocks.
@@ -123,8 +123,9 @@ def _pages(table: Table) -> list[list[Block]]:
     used = _height(Block((*pieces(table.caption), table.legend)), table.columns)
     for group in groups:
         sizes = [_height(block, table.columns) for block in group]
-        for at, (block, size) in enumerate(zip(group, sizes)):
-            needed = sum(sizes) if at == 0 and sum(sizes) <= PAGE_LINES else size
+        for index, (block, size) in enumerate(zip(group, sizes)):
+            # A group that fits on a page needs space for all its blocks at once; a longer group needs space for one block at a time.
+            needed = sum(sizes) if index == 0 and sum(sizes) <= PAGE_LINES else size
             if pages[-1] and used + needed > PAGE_LINES:
                 pages.append([])
                 used = 1  # "Table 1, continued"
@@ -134,11 +135,11 @@ def _pages(table: Table) -> list[list[Block]]:
 
 
 def _height(block: Block, columns: Sequence[Column]) -> int:
-    """An upper bound on the lines that a block takes on a page."""
+    """Returns an upper bound on the number of lines that a block takes on a page."""
 
     def wrapped(cell: Cell, share: int = 100) -> int:
-        # Lines of a cell in a column that takes this share of the width, in per cent. -(-a // b) rounds up. A note starts on a new line
-        # in smaller type, whose characters take three quarters of the width.
+        # Counts the lines of a cell in a column that takes ``share`` per cent of the width. -(-a // b) rounds up. A note starts on a new
+        # line, in smaller type whose characters are three quarters as wide.
         lines = 0
         letters = 0
         for piece in pieces(cell):
@@ -153,7 +154,7 @@ def _height(block: Block, columns: Sequence[Column]) -> int:
 
 
 def _columns(columns: Sequence[Column]) -> str:
-    """The column specification: columns divide the width of the text, less the space between them, by their shares."""
+    """Returns the column specification. The shares divide the width of the text, minus the space between columns."""
     width = rf"\linewidth-{2 * len(columns) - 2}\tabcolsep"
     cells = []
     for index, column in enumerate(columns):
@@ -163,13 +164,13 @@ def _columns(columns: Sequence[Column]) -> str:
 
 
 def _head(table: Table) -> list[str]:
-    """The row of column titles between rules."""
+    """Returns the row of column headings between rules."""
     return [r"\toprule", " & ".join(prose(column.head) for column in table.columns) + r" \\", r"\midrule"]
 
 
 def _block(block: Block, columns: Sequence[Column]) -> list[str]:
-    """The rows of a block. No page break comes between the heading and the first line, nor between a line and the text below it."""
-    rows: list[tuple[str, bool]] = []  # each with whether the next row must stay on its page
+    """Returns the rows of a block. No page break comes between the heading and the first line, nor between a line and the text below it."""
+    rows: list[tuple[str, bool]] = []  # row, and whether the next row must be on the same page
     if block.heading:
         face = r"\textbf" if block.strong else r"\emph"
         note = rf"\newline {{\scriptsize {text(block.note)}}}" if block.note else ""
@@ -179,7 +180,8 @@ def _block(block: Block, columns: Sequence[Column]) -> list[str]:
             rows.append((" & ".join(map(text, line.cells)), bool(line.below)))
         if line.below:
             rows.append((_across((r"\scriptsize " if line.cells else "") + text(line.below), columns), False))
-    # A row ends in \\, or in \\* where a page break is forbidden. LaTeX would take a [ or * after it for its argument, hence the {}.
+    # A row ends in \\, or in \\* if no page break may follow. LaTeX would read a [ or * at the start of the next row as an argument of
+    # \\; an empty group {} before it prevents this.
     lines = [f"{'{}' if row[:1] in ('[', '*') else ''}{row} {chr(92) * 2}{'*' if joined else ''}" for row, joined in rows]
     # Space follows each text below a line; a heading, which comes first, gets none.
     below = [index > 0 and line.startswith(r"\TTacross") for index, line in enumerate(lines)]
@@ -188,7 +190,7 @@ def _block(block: Block, columns: Sequence[Column]) -> list[str]:
 
 
 def _heading(face: str, heading: Cell) -> str:
-    """A heading: its words in the given font command, its source and its note in the normal font."""
+    """Returns a heading. The font command ``face`` applies to its text but not to its source and note."""
     words = tuple(piece for piece in pieces(heading) if not isinstance(piece, Source | Note))
     rest = "".join(
         f"~{_piece(piece)}" if isinstance(piece, Source) else f" {prose(piece)}" for piece in pieces(heading) if piece not in words
@@ -197,5 +199,5 @@ def _heading(face: str, heading: Cell) -> str:
 
 
 def _across(content: str, columns: Sequence[Column]) -> str:
-    """A row with one cell that spans all columns."""
+    """Returns a row with one cell that spans all columns."""
     return rf"\TTacross{{{len(columns)}}}{{{content}}}"

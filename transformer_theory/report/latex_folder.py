@@ -39,7 +39,7 @@ def latex_folder(
         folders: folders of the results, in the same order; empty if they are not stored.
         checksums: for each result, a mapping from file name to SHA-256; empty if they are not stored.
         drawn: the figures; drawn here if None.
-        progress: function that is called with a line of text before each figure, which takes about a second.
+        progress: function that is called with a line of text before a figure is drawn; drawing takes about a second per figure.
     """
     drawn = drawn or draw(pictures(aggregate), progress=progress)
     texts = {"all.tex": floats(tables.summary(aggregate))}
@@ -60,14 +60,14 @@ def latex_folder(
 
 
 def names(aggregate: Aggregate) -> list[str]:
-    """Lists the files that :func:`latex_folder` may make, without drawing; figures with nothing to draw are listed too."""
+    """Lists the files that :func:`latex_folder` may write, without drawing; figures with nothing to draw are listed too."""
     stems = [name for name in OWN if name != "networks" or tables.networks(aggregate) is not None]
     texts = [f"{name}.tex" for name in (*stems, *(name for name, *_ in _theories(aggregate)))]
     return [*texts, "references.bib", *(f"figures/{name}" for name in file_names(pictures(aggregate)))]
 
 
 def _theories(aggregate: Aggregate) -> Iterator[tuple[str, Theory, list[Table]]]:
-    """Yields each theory that has a table: file name, theory, tables. If two names or labels would be equal, they are numbered."""
+    """Yields the file name, the theory and the tables of each theory that has a table. Equal names or labels are numbered."""
     with_tables = [(theory, theory_tables) for theory in aggregate.theories if (theory_tables := tables.of_theory(aggregate, theory))]
     labels = format.unique(format.slug(theory.name) for theory, _ in with_tables)
     for (theory, theory_tables), label, name in zip(with_tables, labels, format.unique(_file_name(theory) for theory, _ in with_tables)):
@@ -76,7 +76,7 @@ def _theories(aggregate: Aggregate) -> Iterator[tuple[str, Theory, list[Table]]]
 
 
 def _file_name(theory: Theory) -> str:
-    """Returns the theory's name if every file system accepts it, otherwise its slug; ``theory-`` precedes names of other files."""
+    """Returns the theory's name if every file system accepts it, otherwise its slug. Names in :data:`OWN` get a prefix."""
     name = theory.name if re.fullmatch(r"[a-z0-9_]+", theory.name) else format.slug(theory.name)
     return f"theory-{name}" if name in OWN else name
 
@@ -89,6 +89,7 @@ def _example(aggregate: Aggregate, inputs: Sequence[tuple[str, Theory | None]], 
     for name, theory in inputs:
         panels = [picture for picture in shown if picture.theory == (theory.name if theory else None)]
         sections += [rf"\section{{{escape(theory.title if theory else 'Networks')}}}", rf"\input{{{name}}}", *map(_figure, panels)]
+    # Figures without a theory belong to the section on networks; without this section, they come last.
     if not any(theory is None for _, theory in inputs):
         sections += map(_figure, (picture for picture in shown if picture.theory is None))
     template = (TEMPLATES / "example.tex").read_text(encoding="utf-8")
@@ -104,7 +105,7 @@ class _Template(Template):
 
 
 def _figure(picture: Picture) -> str:
-    """Returns the LaTeX code of a figure that does not float; LaTeX cannot hold as many floats as there may be figures."""
+    """Returns the LaTeX code of a figure that does not float, because LaTeX limits the number of pending floats."""
     image = rf"\includegraphics[width=\linewidth,height=0.8\textheight,keepaspectratio]{{figures/{picture.name}}}"
     title = rf"\\{{\small {escape(picture.title)}}}"
     return "\n".join([r"\noindent\begin{minipage}{\linewidth}\centering", image, title, r"\end{minipage}\par\bigskip"])

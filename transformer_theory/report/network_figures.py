@@ -11,7 +11,7 @@ from ..core.result import Result
 from . import format
 from .aggregate import NETWORK
 from .attention_maps import attention_maps, displayed, ink
-from .timeline import Series, series
+from .timeline import Series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,9 +82,9 @@ def _steps(group: Sequence[Series], ax: "Axes") -> bool:
 
 
 @style()
-def learning(result: Result) -> "Figure | None":
+def learning(available: Sequence[Series]) -> "Figure | None":
     """Loss, accuracy and the other quantities with a split over the training steps, a panel for each; shares come last."""
-    group = [s for s in series(result) if s.theory == NETWORK and s.split]
+    group = [s for s in available if s.theory == NETWORK and s.split]
     quantities = sorted(
         dict.fromkeys(s.quantity for s in group), key=lambda name: any(s.unit == "share" for s in group if s.quantity == name)
     )

@@ -11,6 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ..core import sources
+from ..core.parallel import stream
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.theory import Theory
@@ -19,7 +20,7 @@ from .aggregate import COMPARE, NETWORK, ON_DATA, PROBE, TRAIN, Aggregate, Check
 from .bibtex import keys
 from .html import inline, rendered
 from .slider import slider
-from .timeline import Curves, correlation_table, curves, on_timeline, sentences
+from .timeline import Curves, Series, correlation_table, curves, on_timeline, sentences, series
 
 MAX_NUMBERS = 300  # largest number of measurements that a part of the page lists; the rest are in table.jsonl
 FIRST_NUMBERS = 12  # largest number of measurements that are listed in full; if there are more, some are folded into <details>
@@ -44,36 +45,34 @@ def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | Non
     combined = aggregate(results, theories=theories)
     # A single comparison or training has a layout of its own; any other results are listed in a table first.
     single = combined.results[0] if len(combined.results) == 1 and combined.results[0].name in (COMPARE, TRAIN) else None
-    pictures, training_curves = figures.pictures(combined), [] if single is None else curves(single)
+    pictures, quantities = figures.pictures(combined), [] if single is None else curves(single)
+    available = [series(result) for result in combined.results]
+    sections = [_section(combined, single, theory, pictures, quantities) for theory in combined.theories]
+    panels = [panel for section in sections for part in section["parts"] for panel in part["figures"]]
+    # If there are workers, they draw these figures while this process draws those of the networks.
+    drawn = stream(inline, (panel["drawing"] for panel in panels))
     context: dict[str, Any] = {
         **_head(combined, single),
         "alone": single,
         "notes": combined.notes,
         "copy": COPY if any(data_name(result).endswith(JPEGS) for result in combined.results) else "",
         "results": [] if single else [_result_line(index, result) for index, result in enumerate(combined.results)],
-        "training": _training(combined, single) if single is not None and single.name == TRAIN else None,
+        "training": _training(combined, single, quantities) if single is not None and single.name == TRAIN else None,
         "reached": _reached(combined) if single is None or single.name != TRAIN else [],
         "summary": tables.summary(combined) if single is None or single.name != TRAIN else None,
         "verdicts": format.VERDICTS,
         "board": _board(combined, "" if single is None else data_name(single)),
-        "timelines": [timeline for index, result in enumerate(combined.results) if (timeline := _timeline(combined, index, result))],
-        "sections": [
-            _section(
-                combined,
-                single,
-                theory,
-                [item for item in pictures if item.theory == theory.name and combined.results[item.result].name != TRAIN],
-                [item for item in training_curves if item.theory == theory.name],
-            )
-            for theory in combined.theories
-        ],
-        "networks": _networks(combined, single),
+        "timelines": [timeline for index, group in enumerate(available) if (timeline := _timeline(combined, index, group))],
+        "sections": sections,
+        "networks": _networks(combined, single, quantities, available),
         "bibliography": _bibliography(combined),
         "provenance": [
             (result_label(index), result.name, format.flatten(result.settings) + format.flatten(result.provenance))
             for index, result in enumerate(combined.results)
         ],
     }
+    for panel, figure in zip(panels, drawn):
+        panel["figure"] = figure
     return rendered("page.html.j2", context)
 
 
@@ -151,10 +150,9 @@ def _large(row, model: str, note: str = "") -> dict[str, Any]:
     }
 
 
-def _training(combined: Aggregate, result: Result) -> dict[str, Any]:
+def _training(combined: Aggregate, result: Result, quantities: Sequence[Curves]) -> dict[str, Any]:
     """Returns the summary of a training: test results, the kept network, key facts, the theories' headlines, and figures of layers."""
-    quantities, summary = curves(result), training.training_summary(result)
-    settings, record = result.settings, result.provenance
+    summary, settings, record = training.training_summary(result), result.settings, result.provenance
     network_settings = settings.get("settings") or settings
     steps = sorted({int(step) for curve in quantities for step in curve.steps})
     three_steps = [steps[i] for i in network_figures.positions(len(steps), 3)]  # first, middle, last
@@ -226,6 +224,8 @@ def _section(
     combined: Aggregate, single: Result | None, theory: Theory, pictures: Sequence[figures.Picture], quantities: Sequence[Curves]
 ) -> dict[str, Any]:
     """Returns the section of one theory: its views of the data, its experiments, its quantities in networks, its claims."""
+    pictures = [item for item in pictures if item.theory == theory.name and combined.results[item.result].name != TRAIN]
+    quantities = [item for item in quantities if item.theory == theory.name]
     parts = []
     for (data, model), entries in tables.grouped(
         combined.select(theory=theory.name, kind=ON_DATA), lambda entry: (entry.row.data, entry.row.model)
@@ -272,7 +272,7 @@ def _part(
         "name": full_name,
         "folded": folded,
         "experiment": any(entry.row.kind in ("figure", "rung") for entry in entries),
-        "figures": [figure for picture in plots if (figure := _figure(combined, picture, f"{slug}-{result_label(picture.result)}"))],
+        "figures": [_figure(combined, picture, f"{slug}-{result_label(picture.result)}") for picture in plots],
         "headline": numbers[0] if folded and numbers and numbers[0].row.quantity == headline else None,
         "reasons": [entry for entry in measured if entry.missing],
         "first": tables.numbers(first, slug, caption) if first else None,
@@ -282,19 +282,20 @@ def _part(
     }
 
 
-def _figure(combined: Aggregate, picture: figures.Picture, name: str) -> dict[str, Any] | None:
-    """Returns a figure with a caption that names its result and settings; None if there is nothing to draw."""
-    figure = inline(picture.draw, name, picture.title)
+def _figure(combined: Aggregate, picture: figures.Picture, name: str) -> dict[str, Any]:
+    """Returns the arguments of :func:`inline` for a figure, and its caption, which names its result and settings."""
     result = combined.results[picture.result]
     settings = ", ".join(f"{key.replace('_', ' ')} {text}" for key, text in format.flatten(result.settings)) if not picture.model else ""
     caption = f"{result_label(picture.result)}: {result.name}{f' ({settings})' if settings else ''}" if result.name != COMPARE else ""
-    return None if figure is None else {"figure": figure, "caption": caption if len(combined.results) > 1 or result.name != COMPARE else ""}
+    return {"drawing": {"draw": picture.draw, "name": name, "label": picture.title}, "caption": caption}
 
 
-def _networks(combined: Aggregate, single: Result | None) -> dict[str, Any] | None:
+def _networks(
+    combined: Aggregate, single: Result | None, quantities: Sequence[Curves], available: Sequence[Sequence[Series]]
+) -> dict[str, Any] | None:
     """Returns the results of the networks, their learning curves, attention maps and features; None if there are no networks."""
     entries = [entry for entry in combined.select(theory=NETWORK) if single is None or single.name != TRAIN]
-    quantities = [curve for curve in curves(single) if curve.theory == NETWORK] if single is not None and single.name == COMPARE else []
+    quantities = [curve for curve in quantities if curve.theory == NETWORK] if single is not None and single.name == COMPARE else []
     with_curves = {(curve.quantity, curve.model, curve.split) for curve in quantities}  # these are in the table of curves
     entries = [entry for entry in entries if (entry.row.quantity, entry.row.model, entry.row.split) not in with_curves or entry.row.setting]
     entries.sort(key=lambda entry: entry.row.unit != "share")
@@ -304,7 +305,7 @@ def _networks(combined: Aggregate, single: Result | None) -> dict[str, Any] | No
         label = "" if single is not None else f"{result_label(index)}: "
         if result.name == COMPARE or (result.name == TRAIN and single is None):
             figure = inline(
-                lambda result=result: network_figures.learning(result), f"learning-{index}", "Loss and accuracy over the training steps"
+                lambda index=index: network_figures.learning(available[index]), f"learning-{index}", "Loss and accuracy over the training steps"
             )
             learning += [(f"{label}How the networks learn on {data_name(result)}.", figure)] if figure else []
         pictures += [maps] if result.name == COMPARE and (maps := _pictures(result, index, label)) else []
@@ -341,11 +342,11 @@ def _pictures(result: Result, index: int, label: str) -> dict[str, Any] | None:
     return {"label": label, "data": data_name(result), "networks": networks, "features": features, "all_move": with_features <= moving}
 
 
-def _timeline(combined: Aggregate, index: int, result: Result) -> dict[str, Any] | None:
+def _timeline(combined: Aggregate, index: int, available: Sequence[Series]) -> dict[str, Any] | None:
     """Returns the theories' headlines over the training steps of one result: figure, sentences, rank correlations; None if it has none."""
-    group = on_timeline(result, combined.theories) if result.name in (COMPARE, TRAIN, PROBE) else []
-    series = figures.timeline_series(result, combined.theories) if group else []
-    figure = inline(lambda: network_figures.timeline(series), f"timeline-{index}", "The theories' headlines over the training steps")
+    group = on_timeline(available, combined.theories) if combined.results[index].name in (COMPARE, TRAIN, PROBE) else []
+    shown = figures.timeline_series(group)
+    figure = inline(lambda: network_figures.timeline(shown), f"timeline-{index}", "The theories' headlines over the training steps")
     if figure is None:
         return None
     models = dict.fromkeys(one.model for one in group)

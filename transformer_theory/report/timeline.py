@@ -17,12 +17,13 @@ import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..core.measurement import Table, Unit
+from ..core.measurement import Measurement, Unit
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.theory import Theory
@@ -211,35 +212,35 @@ class Curves:
 
 def curves(result: Result) -> list[Curves]:
     """Returns the curves of a result in order of appearance: the rows of networks that have a step, averaged over heads and seeds."""
-    rows = [row for row in result.table if row.step is not None and row.kind in IN_NETWORKS]
-    if not rows:
-        return []
-    frame = Table(rows).to_pandas()
-    frame["value"] = frame["value"].astype(float)
-    frame["layer"] = frame["layer"].astype(float).fillna(-1)  # groupby drops missing keys, so -1 means the whole network
-    identity, cells = ["theory", "model", "quantity", "split", "setting"], ["step", "layer"]
-    # A number per curve, in order of appearance, is a shorter key than the five columns.
-    frame["order"] = frame.groupby(identity, sort=False).ngroup()
-    groups = frame.groupby(["order", *cells])
-    means = groups.agg(value=("value", "mean"), null=("null_median", "mean"), heads=("value", "count"), spread=("value", "std"))
-    # The standard deviation of pandas divides by n - 1; rescale it to division by n. It stays NaN for a single head.
-    means["spread"] *= np.sqrt((means["heads"] - 1).clip(lower=0) / means["heads"])
-    result_curves = []
-    for order, rows_of_curve in frame.groupby("order"):
-        first, table = rows_of_curve.iloc[0], means.loc[order]
-        values, nulls, spread = (column.unstack("layer").sort_index() for column in (table["value"], table["null"], table["spread"]))
-        notes = set(rows_of_curve["note"][rows_of_curve["value"].notna()])
-        result_curves.append(
-            Curves(
-                *(first[name] for name in ("theory", "quantity", "split", "setting", "model", "unit")),
-                steps=values.index.to_numpy(dtype=int),
-                layers=tuple(None if layer < 0 else int(layer) for layer in values.columns),
-                **{name: table.to_numpy(float) for name, table in (("values", values), ("spread", spread), ("nulls", nulls))},
-                note=notes.pop() if len(notes) == 1 else "",
-                source=next((rows[i].source for i in rows_of_curve.index if rows[i].source is not None), None),
-            )
-        )
-    return result_curves
+    rows: dict[tuple, list[Measurement]] = {}
+    for row in result.table:
+        if row.step is not None and row.kind in IN_NETWORKS:
+            rows.setdefault((row.theory, row.quantity, row.split, row.setting, row.model), []).append(row)
+    return [_curves(own) for own in rows.values()]
+
+
+def _curves(rows: Sequence[Measurement]) -> Curves:
+    """Returns the curves of the rows of one quantity of one network."""
+    cells: dict[tuple[int, int], list[Measurement]] = {}  # the heads of each step and layer; layer -1 is the whole network
+    for row in rows:
+        cells.setdefault((row.step or 0, -1 if row.layer is None else row.layer), []).append(row)
+    steps, layers = (sorted(set(column)) for column in zip(*cells))
+    values, spread, nulls = np.full((3, len(steps), len(layers)), np.nan)
+    for (step, layer), heads in cells.items():
+        at = steps.index(step), layers.index(layer)
+        if numbers := [row.value for row in heads if row.value is not None]:
+            values[at] = fmean(numbers)  # unlike sums of floats, it does not depend on the order of the heads
+        if len(numbers) > 1:
+            spread[at] = np.std(numbers)
+        if medians := [row.null.median for row in heads if row.null is not None and row.null.draws]:
+            nulls[at] = fmean(medians)
+    first, notes = rows[0], {row.note for row in rows if row.value is not None}
+    return Curves(
+        *(first.theory, first.quantity, first.split, first.setting, first.model, first.unit),
+        *(np.array(steps), tuple(None if layer < 0 else layer for layer in layers), values, spread, nulls),
+        note=notes.pop() if len(notes) == 1 else "",
+        source=next((row.source for row in rows if row.source is not None), None),
+    )
 
 
 def series(result: Result, quantities: Iterable[tuple[str, str]] | None = None) -> list[Series]:
@@ -258,11 +259,10 @@ def series(result: Result, quantities: Iterable[tuple[str, str]] | None = None) 
     return sorted(selection, key=lambda one: models.index(one.model))
 
 
-def on_timeline(result: Result, theories: Iterable[Theory]) -> list[Series]:
-    """Returns for each network the theories' headlines, the network's quantities on validation data, and :data:`GEOMETRY`."""
+def on_timeline(available: Sequence[Series], theories: Iterable[Theory]) -> list[Series]:
+    """Selects for each network the theories' headlines, the network's quantities on validation data, and :data:`GEOMETRY`."""
     headlines = [(theory.name, theory.in_networks.headline) for theory in theories if theory.in_networks is not None]
     geometry = [(NETWORK, name) for name in GEOMETRY]
-    available = series(result)
     selection = [one for pair in headlines for one in available if (one.theory, one.quantity) == pair]
     selection += [one for one in available if one.theory == NETWORK and one.split == "validation"]
     selection += [one for pair in geometry for one in available if (one.theory, one.quantity) == pair]

@@ -1,4 +1,4 @@
-"""The summary of a stored training, and tables of the quantities that were measured during training."""
+"""The summary of a stored training run, and tables of the quantities that were measured during training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from .timeline import Curves
 
 @dataclass(frozen=True)
 class TrainingSummary:
-    """The summary of a stored training. The kept network is the one with the best score.
+    """The summary of a stored training run. Training keeps the network with the best score.
 
     Attributes:
         score: label of the quantity that selects the kept network; None if it was not measured.
         kept: step of the kept network; None without a score.
         kept_score: score of the kept network, with the number of samples and an interval; None without a score.
-        tests: measurements of the kept network on the test data, shares first; empty if the training has not finished.
+        tests: measurements of the kept network on the test data, shares first; empty if the run has not finished.
         steps: number of training steps.
         checks: number of steps at which the network was measured.
         seconds: time from the start to the last measurement; None if it was not measured.
@@ -45,7 +45,11 @@ class TrainingSummary:
 
 
 def training_summary(result: Result) -> TrainingSummary:
-    """Summarises a result of ``train``. The score is the setting "score" or, without it, the first share on validation data."""
+    """Summarises a result of ``train``.
+
+    The setting "score" names the score. If that quantity was not measured on validation data, the score is the first quantity that was;
+    shares come before quantities in other units.
+    """
     rows = [row for row in result.table if row.kind == "network" and row.layer is None and not row.setting]
     validation = [row for row in rows if row.split == "validation" and row.value is not None and row.step is not None]
     names = dict.fromkeys(row.quantity for row in sorted(validation, key=lambda row: row.unit != "share"))
@@ -69,15 +73,15 @@ def training_summary(result: Result) -> TrainingSummary:
     )
 
 
-def first_and_last(own: Sequence[Curves], name: str, caption: str) -> table_model.Table | None:
+def first_and_last(curves: Sequence[Curves], name: str, caption: str) -> table_model.Table | None:
     """Returns a table of means over layers and heads: first value, last value and last null of each quantity and network; None if empty."""
-    own = [curve for curve in own if not curve.empty]
-    models = list(dict.fromkeys(curve.model for curve in own))
-    columns = [Column("quantity", 40), Column("network", 15, "on"), *(Column(head, 11, "n") for head in ("first", "last", "null"))]
+    curves = [curve for curve in curves if not curve.empty]
+    models = list(dict.fromkeys(curve.model for curve in curves))
+    columns = [Column("quantity", 40), Column("network", 15, "on"), *(Column(heading, 11, "n") for heading in ("first", "last", "null"))]
     columns += [Column("source", 12, "cite")]
     lines, previous = [], None
     # Lines of one quantity follow one another, in the order in which the quantities first appear.
-    for curve in sorted(own, key=lambda curve: [other.label for other in own].index(curve.label)):
+    for curve in sorted(curves, key=lambda curve: [other.label for other in curves].index(curve.label)):
         first, last = int(curve.steps[0]), int(curve.steps[-1])
         remark = (Note(curve.note),) if curve.note and (previous is None or previous.note != curve.note) else ()
         numbers = [
@@ -91,13 +95,15 @@ def first_and_last(own: Sequence[Curves], name: str, caption: str) -> table_mode
     return table_model.Table(name, caption, tuple(columns), (Block("", tuple(lines)),)).without_empty() if lines else None
 
 
-def headlines_in_training(theories: Sequence[Theory], own: Sequence[Curves], kept: int | None) -> table_model.Table | None:
-    """Returns a table of the theories' headlines at the first step, in the kept network and at the last step, with their nulls; None if no
-    headline was measured."""
+def headlines_in_training(theories: Sequence[Theory], curves: Sequence[Curves], kept: int | None) -> table_model.Table | None:
+    """Returns a table of the theories' headlines at the first step, in the kept network and at the last step, with their nulls.
+
+    None if no headline was measured.
+    """
     blocks = []
     for theory in theories:
         in_networks = theory.in_networks
-        for curve in own if in_networks is not None else ():
+        for curve in curves if in_networks is not None else ():
             if in_networks is None or (curve.theory, curve.quantity) != (theory.name, in_networks.headline) or curve.empty:
                 continue
             values, nulls = curve.values[-1], curve.nulls[-1]
@@ -118,7 +124,7 @@ def headlines_in_training(theories: Sequence[Theory], own: Sequence[Curves], kep
                 )
             )
             blocks.append(Block((theory.title, " ", Note(theory.question)), (line,), strong=True, theory=theory.name))
-    heads = (
+    headings = (
         ("quantity", 34),
         ("first", 10),
         ("kept", 10),
@@ -127,17 +133,17 @@ def headlines_in_training(theories: Sequence[Theory], own: Sequence[Curves], kep
         ("last value against its null", 14),
         ("half of the change", 12),
     )
-    columns = tuple(Column(head, share, "n" if 1 <= i <= 4 else "") for i, (head, share) in enumerate(heads))
+    columns = tuple(Column(heading, share, "n" if 1 <= i <= 4 else "") for i, (heading, share) in enumerate(headings))
     caption = "Each theory's headline in this training"
     return table_model.Table("in-training", caption, columns, tuple(blocks)) if blocks else None
 
 
-def by_layer(own: Sequence[Curves], steps: Sequence[int]) -> table_model.Table | None:
+def by_layer(curves: Sequence[Curves], steps: Sequence[int]) -> table_model.Table | None:
     """Returns a table with the value and the null of each quantity in each layer at the given steps; None if it would be empty."""
     columns = [Column("quantity", 30), Column("layer", 8, "n")]
-    columns += [Column(f"{head}, step {step:,}", 10, "n") for step in steps for head in ("value", "null")]
+    columns += [Column(f"{heading}, step {step:,}", 10, "n") for step in steps for heading in ("value", "null")]
     lines = []
-    for curve in own:
+    for curve in curves:
         rows = {int(step): row for row, step in enumerate(curve.steps)}
         for position, layer in enumerate(curve.layers):
             numbers: list[table_model.Cell] = []

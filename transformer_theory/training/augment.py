@@ -176,10 +176,10 @@ def blurred(images: Images, *, size: int = 9, share: float = 0.5) -> Images:
     """Smooths a share of the images with a Gaussian of 0.1 to 2 pixels, cut off at ``size`` pixels.
 
     Raises:
-        ValueError: size is even, or half of it exceeds the image.
+        ValueError: size is even or negative, or half of it exceeds the image.
     """
     n, channels, height, width = images.shape
-    if size % 2 == 0 or size // 2 >= min(height, width):
+    if size < 1 or size % 2 == 0 or size // 2 >= min(height, width):
         raise ValueError(f"size must be odd and at most twice the side of the images less 1, got {size} for {height} x {width} pixels")
     # The kernel is separable: one convolution per axis, with one group per channel and image since the widths differ by image.
     spread = torch.empty(n, 1).uniform_(0.1, 2.0)

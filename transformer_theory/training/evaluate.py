@@ -94,7 +94,7 @@ def stored_networks(
     """
     files = [model if isinstance(model, Saved) else network_file(os.path.abspath(model)) for model in models]
     # Keep the first of several equal paths or networks.
-    files = [file for i, file in enumerate(files) if all(file is not other and file != other for other in files[:i])]
+    files = [file for i, file in enumerate(files) if file not in files[:i]]
     loaded = [file if isinstance(file, Saved) else load(file, objectives=objectives, networks=networks) for file in files]
     names = _unique_names([(saved.network, () if isinstance(file, Saved) else _folders(file)) for file, saved in zip(files, loaded)])
     results: list[StoredNetwork] = []

@@ -21,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..core.errors import NotConverged
+from ..core.validation import integers
 from .faults import finite, where_not_finite
 
 if TYPE_CHECKING:
@@ -277,6 +278,7 @@ def _check(steps: int | None, minutes: float | None, start: int) -> None:
     """Raises :class:`ValueError` unless exactly one of the lengths is set and in range."""
     if (steps is None) == (minutes is None):
         raise ValueError(f"exactly one of steps and minutes must be given, got steps={steps} and minutes={minutes}")
+    integers(start=start, minimum=0)
     if steps is not None and (steps < 1 or start > steps):
         raise ValueError(f"steps must be at least {max(1, start)}, got {steps}")
     if minutes is not None and not (math.isfinite(minutes) and minutes > 0):

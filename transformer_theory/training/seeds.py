@@ -17,6 +17,7 @@ from ..core.errors import NotConverged
 from ..core.measurement import Measurement, Table
 from ..core.result import Result, provenance
 from ..core.statistics import over_seeds
+from ..core.validation import integers
 from ..data.image_data import Images
 from .folder import LAST, check_unused
 from .loop import train
@@ -73,12 +74,14 @@ def train_seeds(
         The result that is stored in ``folder``. For each seed it has the rows on the test images, with ``seed``, or a row with the reason
         of the failure. For each quantity it has the mean over the seeds, with Student's interval and without ``seed``.
     Raises:
-        ValueError: there is no seed, a seed occurs twice, or every seed failed; then the error quotes the first failure.
+        ValueError: there is no seed, a seed occurs twice, ``workers`` is less than 1, or every seed failed; then the error quotes the
+            first failure.
         FileExistsError: the folder of a seed is not empty and neither ``resume`` nor ``extend`` is set, or ``folder`` holds another result.
     """
     folder = Path(folder)
     if not seeds or len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds must be one or more different numbers, got {list(seeds)}")
+    integers(workers=1 if workers is None else workers)
     _check_summary(folder)
     if not (options.get("resume") or options.get("extend")):
         for seed in seeds:
@@ -164,4 +167,4 @@ def _means(outcomes: Sequence[Outcome]) -> Iterator[Measurement]:
             groups.setdefault((row.quantity, row.setting, row.layer, row.head), []).append(replace(row, seed=outcome.seed))
     for rows in groups.values():
         # The best networks belong to different steps, so the mean has no step. A seed's own interval says nothing about other seeds.
-        yield replace(over_seeds([replace(row, interval=None, interval_kind="") for row in rows]), step=None)
+        yield replace(over_seeds(rows), step=None)

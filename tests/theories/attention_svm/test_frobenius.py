@@ -341,7 +341,7 @@ def test_a_contradiction_among_thousands_is_named():
 def test_both_methods_find_the_same_active_set_with_equations():
     for seed in range(10):
         pairs = plain(mixed(seed))
-        pivoted = block_pivoting(pairs)
+        pivoted = block_pivoting(pairs.gram, pairs.rhs, pairs.free)
         assert pivoted is not None
         assert (pivoted == ((least_distance(pairs) > 0) | pairs.free)).all()
 

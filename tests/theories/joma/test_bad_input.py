@@ -37,7 +37,7 @@ def fitted(**changed):
 
 
 CASES = {
-    "times none": (lambda: nonlinear.log_remaining(ONE, ONE[:0]), "times must be finite, at least one of them"),
+    "times none": (lambda: nonlinear.log_remaining(ONE, ONE[:0]), "times must be finite and not empty"),
     "times NaN": (lambda: nonlinear.log_remaining(ONE, NAN), "times must be finite"),
     "times then NaN": (lambda: nonlinear.log_remaining(ONE, torch.cat([ONE, NAN])), "times must be finite"),
     "times infinite": (lambda: nonlinear_layer(ONE[None], ONE / 0), "times must be finite"),
@@ -52,7 +52,7 @@ CASES = {
     "steps -1": (lambda: nonlinear.salient_descent(ONE, steps=-1), "steps must be at least 0, got -1"),
     "rate 0": (lambda: nonlinear.salient_descent(ONE, rate=0.0), "rate must be positive"),
     "bounce NaN": (lambda: nonlinear.bounce(torch.cat([ONE, NAN])), "a curve must hold finite values"),
-    "bounce none": (lambda: nonlinear.bounce(ONE[:0]), "a curve must hold finite values, at least one"),
+    "bounce none": (lambda: nonlinear.bounce(ONE[:0]), "a curve must hold finite values and at least one"),
     "rate_lower 0": (lambda: Model(Softmax(), rate_lower=0.0), "rate_lower must be positive and finite, got 0"),
     "rate_logits -1": (lambda: Model(Softmax(), rate_logits=-1.0), "rate_logits must be positive"),
     "decay -1": (lambda: Model(Softmax(), decay=-1.0), "decay must be finite and at least 0, got -1"),
@@ -84,7 +84,7 @@ CASES = {
     ),
     "no sample has the query": (
         lambda: invariants.mean_attention(Model(Softmax()), contexts(), path(Model(Softmax()), contexts()), query=1),
-        r"query must be that of a sample, in \[0, 1\), got 1",
+        r"query must be the query of some sample, in \[0, 1\), got 1",
     ),
     "few pulls": (lambda: Mixture(torch.zeros(3, 2), torch.zeros(2), 1.0, relu_averages), "one pull for each of its 3 centres"),
     "column zero": (lambda: nonlinear_layer(torch.tensor([[1.0, 0.0]]), ONE), "finite and not zero"),

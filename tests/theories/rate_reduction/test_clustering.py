@@ -160,5 +160,5 @@ def test_accuracy_is_up_to_names(unchecked):
     assert clustering_accuracy(truth, np.array([5, 5, 3, 3, 4, 4])) == 1
     assert clustering_accuracy(truth, np.zeros(6, dtype=int)) == pytest.approx(1 / 3)
     assert clustering_accuracy(truth, np.arange(6)) == pytest.approx(1 / 2)
-    with pytest.raises(ValueError, match="got 6 and 2 of them"):
+    with pytest.raises(ValueError, match="got 6 and 2 entries"):
         clustering_accuracy(truth, np.array([0, 1]))

@@ -181,7 +181,7 @@ def test_bad_input_is_refused(unchecked):
         fit_supervised(SUPERVISED, model, images, labels, generator=seeded())
     with pytest.raises(ValueError, match=r"labels must be integers, got torch.float32"):
         fit_supervised(small(SUPERVISED, augment=same, learning_rate=0.1), model, *[t.float() for t in bars()], generator=seeded())
-    with pytest.raises(ValueError, match="copies divide the batch, got epochs 1, batch_size 10, copies 3"):
+    with pytest.raises(ValueError, match="copies must divide batch_size, got epochs 1, batch_size 10, copies 3"):
         replace(SELF_SUPERVISED, epochs=1, batch_size=10, copies=3)
     with pytest.raises(ValueError, match="learning_rate must be positive, got nan"):
         replace(SUPERVISED, learning_rate=float("nan"))

@@ -106,5 +106,5 @@ def test_bad_input_is_named():
     with pytest.raises(ValueError, match="features must be"):
         RateReduction(features=1)
     images, targets = batch()
-    with pytest.raises(ValueError, match="two classes at least"):
+    with pytest.raises(ValueError, match="at least two classes"):
         RateReduction(features=5).loss(network(5), images[:4], targets[:4], alone)

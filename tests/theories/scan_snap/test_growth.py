@@ -178,7 +178,7 @@ def test_patterns_of_agreement():
     [
         (lambda: growth_exponents(tensor(1e-4), **SETTING, eta_z=1.0, overlap=0.1), "times .* got 0.0001"),
         (lambda: BGrowth(ends=(5.0,)), r"got lengths \[2, 2, 1\]"),
-        (lambda: gain_bounds(no_distinct(), driven(no_distinct())), "class 1 has none"),
+        (lambda: gain_bounds(no_distinct(), driven(no_distinct())), "all tokens of class 1 are common"),
     ],
 )
 def test_bad_input(make, message: str, unchecked):

@@ -93,7 +93,7 @@ def test_loss_is_the_mean_over_all_words_but_the_first():
         (lambda: sgd(0.0), "rate .*0.0"),
         (lambda: adam(math.nan), "rate .*nan"),
         (lambda: fit(model(), callback_steps=(21,)), "got 21"),
-        (lambda: fit(model(vocabulary=5)), "13 words of text, it has 5"),
+        (lambda: fit(model(vocabulary=5)), "13 words of text, got 5"),
         (lambda: fit(model(), clip=0.0), "clip"),
         (lambda: fit(model(), steps=0), "steps"),
     ],

@@ -307,8 +307,8 @@ def test_instances_of_the_claims_meet_their_assumptions():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: SequenceClasses(P2 * 1.1, ONE_QUERY, 10), "class 0 sums to 1.1"),
-        (lambda: SequenceClasses(tensor([1.0, 0.0], [0.0, 0.0]), ONE_QUERY, 10), "class 1 has none"),
+        (lambda: SequenceClasses(P2 * 1.1, ONE_QUERY, 10), "row 0 sums to 1.1"),
+        (lambda: SequenceClasses(tensor([1.0, 0.0], [0.0, 0.0]), ONE_QUERY, 10), "row 1 is zero"),
         (lambda: SequenceClasses(tensor([1.5, -0.5], [0.5, 0.5]), ONE_QUERY, 10), "negative, infinite or NaN"),
         (lambda: SequenceClasses(tensor([math.nan, 1.0], [0.5, 0.5]), ONE_QUERY, 10), "negative, infinite or NaN"),
         (lambda: SequenceClasses(P2, ONE_QUERY[:1], 10), "query .* 2 integers"),

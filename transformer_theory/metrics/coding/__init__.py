@@ -1,10 +1,10 @@
-"""Coding rates and lengths of features, their gradients in closed form, and a streaming state from which rates are computed.
+"""Coding rates and lengths of features, their gradients in closed form, and the streaming state from which rates are computed.
 
 * :mod:`.rates`: R, R^c and ΔR in nats per sample; coding lengths in bits.
 * :mod:`.gradients`: the operators E and C_j, and the gradients.
 * :mod:`.memberships`: classes as labels or as soft memberships.
 * :mod:`.resolvents`: the log-determinants and inverses that these modules need.
-* :mod:`.streaming`: second moments, which add up over batches and processes.
+* :mod:`.streaming`: second moments, summed over batches and processes.
 """
 
 from .gradients import class_coding_rate_gradient, coding_rate_gradient, compression_operators, expansion_operator, rate_reduction_gradient

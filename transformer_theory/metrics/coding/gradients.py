@@ -5,8 +5,9 @@ r"""Gradients of coding rates in closed form, and the operators from which they 
     \nabla R^c &= \sum_j \tfrac{n_j}{n} \Pi_j X C_j, \quad C_j = \alpha_j (I + \alpha_j X^\top \Pi_j X)^{-1} \\
     \nabla \Delta R &= \nabla R - \nabla R^c, \quad \alpha = d/(n\epsilon^2), \quad \alpha_j = d/(n_j\epsilon^2).
 
-The factor one half of the rates cancels. The smaller Gram matrix is inverted: :math:`XE = \alpha(I + \alpha XX^\top)^{-1}X`.
-Memberships are constants, and no function of this module records a graph. The notation is that of :mod:`.rates`.
+The factor 1/2 of the rates cancels the 2 of the derivative. The smaller Gram matrix is inverted:
+:math:`XE = \alpha(I + \alpha XX^\top)^{-1}X`. Memberships are treated as constants, and no function of this module records an autograd
+graph. Notation: see :mod:`.rates`.
 
 Source: :cite:t:`chan2022redunet` (gradients, operators), :cite:t:`yu2020learning` (gamma1 and gamma2 in :func:`rates_and_gradient`).
 """
@@ -57,7 +58,7 @@ def compression_operators(features: Float[Tensor, "n d"], labels: Memberships, *
     check_features(features, eps)
     counts = class_sizes(features, labels)
     if not bool((counts > 0).all()):
-        raise ValueError(f"each class needs a sample, class {int((counts <= 0).nonzero()[0, 0])} has none; relabel without gaps")
+        raise ValueError(f"each class must have a sample, got none for class {int((counts <= 0).nonzero()[0, 0])}; relabel without gaps")
     memberships = labels if is_soft(labels) else torch.nn.functional.one_hot(labels.long(), len(counts)).to(features.dtype)
     ratio = features.shape[1] / eps**2
     weights = ratio * class_shares(memberships)
@@ -66,7 +67,9 @@ def compression_operators(features: Float[Tensor, "n d"], labels: Memberships, *
     scales = ratio / counts.to(memberships.dtype)
     if not bool(torch.isfinite(scales).all()):
         least = int(counts.argmin())
-        raise ValueError(f"class weights must allow finite operators, class {least} has {float(counts[least]):.1e} in total; leave it out")
+        raise ValueError(
+            f"the weight of a class must allow a finite operator, got {float(counts[least]):.1e} in total for class {least}; omit it"
+        )
     operators = [scale * inverse(X, w) for scale, w in zip(scales.to(X.dtype), weights.to(X.dtype).mT)]
     return torch.stack(operators).to(features.dtype)
 
@@ -104,8 +107,8 @@ def class_coding_rate_gradient(features: Float[Tensor, "n d"], labels: Membershi
     Raises:
         ValueError, TypeError: see :func:`.class_coding_rates`.
     """
-    # With gamma2 = 0 the function differentiates -R^c alone.
     if not is_soft(labels):
+        # With gamma2 = 0, rates_and_gradient returns the gradient of -R^c.
         return -rates_and_gradient(features, labels, eps=eps, gamma2=0.0).gradient
     check_features(features, eps)
     counts = class_sizes(features, labels)
@@ -154,13 +157,13 @@ def rates_and_gradient(
 ) -> RatesAndGradient:
     r"""Computes rates, and the gradient of :math:`\gamma_2 R_{\gamma_1} - R^c`, in one pass over labelled features, without a graph.
 
-    The difference is ΔR if both weights are 1. With :math:`R_{\gamma_1} = \tfrac12\log\det(I + \gamma_1\alpha X^\top X)`
+    If gamma1 = gamma2 = 1, the difference is ΔR. With :math:`R_{\gamma_1} = \tfrac12\log\det(I + \gamma_1\alpha X^\top X)`
 
     .. math::
         \nabla = \gamma_1\gamma_2\alpha\, X (I + \gamma_1\alpha X^\top X)^{-1}
         - \sum_j \tfrac{n_j}{n} \alpha_j X_j (I + \alpha_j X_j^\top X_j)^{-1}.
 
-    Memory: O(n d + k min(d, n_j)^2), never k n^2.
+    The memory grows as n d + k min(d, n_j)^2, never as k n^2.
 
     Args:
         features: one row per sample, ``[n, d]``.
@@ -177,7 +180,7 @@ def rates_and_gradient(
     with torch.autocast(features.device.type, enabled=False):
         energies = torch.zeros(len(counts), dtype=features.dtype, device=features.device)
         energies = energies.index_add(0, labels.long(), features.square().sum(1)) / counts.clamp(min=1)
-        # The mean energy of all samples is at most the largest mean energy of a class, so ``largest`` bounds all matrices below.
+        # The mean energy of all samples is at most the largest of the classes, so ``largest`` bounds the trace of each matrix below.
         largest = d * max(gamma1, 1.0) / eps**2 * energies.amax()
         X = widened(features, largest)
         if bool(largest <= LARGEST_GRAM_CONDITION):
@@ -185,7 +188,7 @@ def rates_and_gradient(
         else:
             # Gram matrices would lose digits, so rates and derivatives are computed from singular values.
             parts = _by_autograd(X, labels, eps=eps, gamma1=gamma1, gamma2=gamma2)
-        return RatesAndGradient(*(each.to(features.dtype) for each in parts))
+        return RatesAndGradient(*(part.to(features.dtype) for part in parts))
 
 
 def _by_gram_matrices(X: Tensor, labels: Tensor, counts: Tensor, *, eps: float, gamma1: float, gamma2: float) -> tuple[Tensor, ...]:
@@ -197,31 +200,35 @@ def _by_gram_matrices(X: Tensor, labels: Tensor, counts: Tensor, *, eps: float, 
     # matrices. A group consists of sizes [c], row indices [c, size] and features [c, size, d].
     groups = [(counts[classes].to(X.dtype), rows, padded[rows]) for classes, rows in blocks(labels, counts)]
     grams = [smaller_gram(members) for _, _, members in groups]
-    # The Gram matrices of groups with more samples than dimensions are second moments [d, d]. If all groups are of this kind, the sum is
-    # X^T X, which saves one product over all samples.
-    large = [rows.shape[1] > d for _, rows, _ in groups]
-    whole = torch.stack([gram.sum(0) for gram in grams]).sum(0) if all(large) else smaller_gram(X)
-    expansion, whole_inverse = rate_and_inverse(whole, X.new_tensor(gamma1 * alpha))
-    rate = expansion if gamma1 == 1 else rate_and_inverse(whole, X.new_tensor(alpha))[0]
-    outer = gamma1 * gamma2 * alpha * whole_inverse
-    spread = outer @ X if n <= d else None  # if n <= d, outer is [n, n] and acts from the left
+    # The Gram matrices of groups with more samples than dimensions are second moments [d, d]. If all groups are of this kind, their sum
+    # is X^T X, which saves one product over all samples.
+    are_moments = [rows.shape[1] > d for _, rows, _ in groups]
+    total_gram = torch.stack([gram.sum(0) for gram in grams]).sum(0) if all(are_moments) else smaller_gram(X)
+    expansion, total_inverse = rate_and_inverse(total_gram, X.new_tensor(gamma1 * alpha))
+    rate = expansion if gamma1 == 1 else rate_and_inverse(total_gram, X.new_tensor(alpha))[0]
+    expansion_factor = gamma1 * gamma2 * alpha * total_inverse
+    # If n <= d, the factor is [n, n] and acts from the left.
+    expansion_gradient = expansion_factor @ X if n <= d else None
     class_rate = X.new_zeros(())
     gradient = torch.empty_like(padded)
-    for (sizes, rows, members), gram, in_dimensions in zip(groups, grams, large):
+    for (sizes, rows, members), gram, is_moment in zip(groups, grams, are_moments):
         rates, inverses = rate_and_inverse(gram, d / (sizes * eps**2))
         class_rate = class_rate + (sizes / n) @ rates
-        inner = alpha * inverses  # since (n_j / n) alpha_j = alpha
-        if in_dimensions:
-            gradient[rows] = members @ (outer - inner)
+        class_factors = alpha * inverses  # since (n_j / n) alpha_j = alpha
+        if is_moment:
+            gradient[rows] = members @ (expansion_factor - class_factors)
         else:
-            # inner is [size, size] and acts from the left. The padding index n is clamped for the lookup only; row n is dropped at the end.
-            gradient[rows] = (members @ outer if spread is None else spread[rows.clamp(max=n - 1)]) - inner @ members
+            # The class factors are [size, size] and act from the left. The padding index n is clamped for the lookup only; row n is
+            # dropped at the end.
+            expansion_rows = members @ expansion_factor if expansion_gradient is None else expansion_gradient[rows.clamp(max=n - 1)]
+            gradient[rows] = expansion_rows - class_factors @ members
     return expansion, rate, class_rate, gradient[:-1]
 
 
 def _by_autograd(X: Tensor, labels: Tensor, *, eps: float, gamma1: float, gamma2: float) -> tuple[Tensor, ...]:
     with torch.enable_grad():
         leaf = X.detach().requires_grad_()
+        # A factor gamma1 inside the determinant is a distortion of eps^2 / gamma1.
         expansion, class_rate = coding_rate(leaf, eps=eps / gamma1**0.5), class_coding_rate(leaf, labels, eps=eps)
         (gradient,) = torch.autograd.grad(gamma2 * expansion - class_rate, leaf)
     rate = expansion if gamma1 == 1 else coding_rate(X, eps=eps)

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def labelled(function: Callable[P, T]) -> Callable[P, T]:
-    """Converts the arguments ``features`` and ``labels`` of a function: both may be numpy arrays or lists, and features may be integers.
+    """Returns the function with converted arguments ``features`` and ``labels``: these may be arrays or lists, and features integers.
 
     Half precision becomes float32, integer features float64, labels int64; memberships keep their dtype.
     """
@@ -53,8 +53,8 @@ def as_labels(value: Any) -> Tensor:
         ValueError, TypeError: the value is not a tensor, an array or a regular nested list of numbers.
     """
     tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
-    whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
-    return as_int64("labels", tensor) if whole else tensor
+    integer = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+    return as_int64("labels", tensor) if integer else tensor
 
 
 def check_eps(eps: float) -> None:
@@ -117,13 +117,16 @@ def class_sizes(features: Float[Tensor, "n d"], labels: Memberships) -> Int[Tens
 
 
 def _weights(memberships: Tensor) -> Tensor:
+    """Computes the sum of each column; raises ValueError unless the rows are distributions."""
     if memberships.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"memberships [n, k] must be float32 or float64, got {memberships.dtype}; for labels pass integers [n]")
     if not bool((memberships >= 0).all()):  # NaN is refused too
         raise ValueError("memberships must be >= 0, got a negative or NaN weight; take a softmax of scores")
     error = float((memberships.detach().sum(1) - 1).abs().max()) if memberships.shape[1] else 1.0
     if not error <= SHARES_ATOL:
-        raise ValueError(f"each row of the memberships [n, k] must sum to 1, got one that is {error:.2g} off; divide by memberships.sum(1)")
+        raise ValueError(
+            f"each row of the memberships [n, k] must sum to 1, got one that is {error:.2g} off; divide by memberships.sum(1, keepdim=True)"
+        )
     return memberships.sum(0)
 
 
@@ -167,4 +170,4 @@ def _similar_sizes(counts: Tensor) -> list[Tensor]:
     octave = torch.floor(torch.log2(counts[present].double())).long()
     if int(counts.max()) < 2 * int(counts[present].min()):
         return [present]
-    return [present[octave == o] for o in octave.unique()]
+    return [present[octave == power] for power in octave.unique()]

@@ -52,10 +52,10 @@ def rate_and_inverse(
     Raises:
         ValueError: sG is so large that its rounding errors are visible next to the identity.
     """
-    inside = scale[..., None, None] * gram
-    largest = inside.diagonal(dim1=-2, dim2=-1).real.sum(-1)
-    inside.diagonal(dim1=-2, dim2=-1).add_(1)
-    factor, failed = torch.linalg.cholesky_ex(inside)
+    matrix = scale[..., None, None] * gram
+    largest = matrix.diagonal(dim1=-2, dim2=-1).real.sum(-1)
+    matrix.diagonal(dim1=-2, dim2=-1).add_(1)
+    factor, failed = torch.linalg.cholesky_ex(matrix)
     inverse = torch.cholesky_inverse(factor)
     if bool(failed.any()) or not bool((largest <= LARGEST_GRAM_CONDITION).all()):
         # A large sG of full rank may still be accurate: an error E changes log det by tr((I + sG)^-1 E), which is at most the norm of
@@ -111,8 +111,8 @@ def pulls_and_leverages(X: Float[Tensor, "n d"], weights: Float[Tensor, " n"]) -
     pulls = roots * ((left * (singular / (1 + singular.square()))) @ right)
     # The leverage is the shrunk energy of x_i in the span of V plus the full energy of the remainder. Compute the remainder before
     # squaring: the difference ||x||^2 - ||x V||^2 would cancel.
-    inside = X @ right.mT
-    leverages = (inside.square() / (1 + singular.square())).sum(1) + (X - inside @ right).square().sum(1)
+    coordinates = X @ right.mT
+    leverages = (coordinates.square() / (1 + singular.square())).sum(1) + (X - coordinates @ right).square().sum(1)
     return pulls, leverages
 
 

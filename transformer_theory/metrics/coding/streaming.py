@@ -1,4 +1,4 @@
-"""Second moments per class as a streaming state. They determine the coding rates of any number of samples, and add up over processes.
+"""Second moments per class as a streaming state. They determine the coding rates of any number of samples, and add over processes.
 
 Source: :cite:t:`yu2020learning` (the rates).
 """
@@ -138,7 +138,7 @@ class SecondMoments:
     def _check(self, eps: float) -> None:
         check_eps(eps)
         if not float(self.counts.sum()):
-            raise ValueError("a coding rate needs at least one sample, the state is empty; call update first")
+            raise ValueError("a coding rate needs at least one sample, got an empty state; call update first")
 
     @staticmethod
     def _rates(moments: Tensor, counts: Tensor, eps: float) -> Tensor:

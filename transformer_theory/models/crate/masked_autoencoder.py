@@ -8,8 +8,8 @@ r"""CRATE-MAE: an autoencoder that reconstructs the masked patches of images; ea
 
 Unlike in other masked autoencoders, the encoder processes the mask tokens too, and it has the same width as the decoder. Positions are
 fixed sines and cosines. The weights have the names of the released network (:meth:`CRATEMAE.from_released`). The published sizes count
-three weights that the forward pass does not use: ``pos_embed``, a second table of positions (``decoder_pos_embed`` is the one that is
-added), and the weight and bias of ``decoder_embed``, a linear map between encoder and decoder.
+three weights that the forward pass does not use: ``pos_embed``, a second table of positions (the forward pass adds
+``decoder_pos_embed``), and the weight and bias of ``decoder_embed``, a linear map between encoder and decoder.
 Shapes: images [batch, c, h, w], masks [batch, seq], tokens [batch, 1 + seq, dim], patches [batch, seq, patch_dim].
 Source: :cite:t:`pai2024masked`, released code; :cite:t:`he2022masked` (masks, positions, loss).
 """

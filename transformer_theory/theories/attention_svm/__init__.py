@@ -15,8 +15,8 @@ The package exports the most common names; the others are imported from their mo
   :mod:`.feasibility`.
 - Descent: :mod:`.dynamics` (normalised, plain, Polyak, mirror and joint descent, regularisation paths), :mod:`.selection` (local
   optimality), :mod:`.sharing` (attention on several tokens).
-- Given data and trained networks: :mod:`.analysis`, :mod:`.on_data`, :mod:`.in_networks`.
-- Statements and papers' figures: :mod:`.claims`, :mod:`.ladder`, :mod:`.figures`.
+- Your own data and trained networks: :mod:`.analysis`, :mod:`.on_data`, :mod:`.in_networks`.
+- Claims and the papers' figures: :mod:`.claims`, :mod:`.ladder`, :mod:`.figures`.
 """
 
 from ...core.errors import Infeasible, NotConverged
@@ -56,7 +56,7 @@ THEORY = Theory(
     question="Where does gradient descent send the attention weights?",
     statement=(
         r"One attention head scores token $x$ for query $z$ by $x^\top W z$. Under long training $W$ grows without bound, attention "
-        r"concentrates on one token $a_i$ of each input, and the direction of $W$ becomes that of the hard-margin problem "
+        r"concentrates on one token $a_i$ of each input, and $W$ converges in direction to the solution of the hard-margin problem "
         r"$\min \|W\|_F$ subject to $(x_{i,a_i} - x_{i,t})^\top W z_i \ge 1$ for all $i$ and $t \ne a_i$. "
         r"The selected tokens are locally optimal: each helps the prediction more than its neighbours, the tokens of margin one. "
         r"For the factors of $W = K Q^\top$ the nuclear norm takes the place of the Frobenius norm: proven for the regularisation path "

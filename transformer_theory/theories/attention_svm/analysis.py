@@ -170,7 +170,7 @@ class Analysis:
 
     @property
     def stationary(self) -> str:
-        """The reason why W is zero after the last step; empty if W is not zero."""
+        """Reason why W is zero after the last step; empty if W is not zero."""
         if bool(self.W.any()):
             return ""
         if not self.states[-1].step:
@@ -306,7 +306,7 @@ def analyse(
     steps = tuple(steps)
     integers(minimum=0, seed=seed)
     if not steps:
-        raise ValueError("steps must hold at least one number of steps, got none; the last one ends the run")
+        raise ValueError("steps must hold at least one number of steps, got an empty sequence; the last one ends the run")
     if tokens.ndim > 3:
         raise ValueError(f"tokens must have shape [n, T, d], got {list(tokens.shape)}; analyse one problem at a time")
     original = Instance(tokens, query, scores)

@@ -23,7 +23,7 @@ def plot_analysis(arrays: Mapping[str, np.ndarray], reason: str = "", warning: s
     Args:
         arrays: arrays from :meth:`~.analysis.Analysis.arrays`.
         reason: reason why the selected tokens have no max-margin solution; printed in the empty panels.
-        warning: warning that the run has not settled; the title of the legend.
+        warning: warning that the run has not settled; it becomes the title of the legend.
     """
     figure, (left, middle, right) = axes(1, 3, width=7.0, height=2.7)
     plot_cosines(left, arrays, reason, warning)

@@ -273,13 +273,13 @@ def graph_svm(graph: PriorityGraph, embeddings: Float[Tensor, "K d"]) -> Constra
 
 
 def _others(select: Tensor, T: int) -> Tensor:
-    """Returns the positions of each input that are not selected, in increasing order, ``[..., n, T - 1]``."""
+    """Returns, per input, the positions that are not selected, in increasing order, ``[..., n, T - 1]``."""
     # These are 0, ..., T - 2, with one added from the selected position on.
     positions = torch.arange(T - 1)
     return positions + (positions >= select[..., None])
 
 
 def _check_own_tokens(tokens: Tensor) -> None:
-    """Calls :func:`check_tokens` for tokens that are their own queries."""
+    """Calls :func:`check_tokens` for tokens without separate queries ``[..., n, d_z]``; their first coordinates serve as placeholder."""
     check_real("tokens", tokens, "[..., n, T, d]", max(3, tokens.ndim))
     check_tokens(tokens, tokens[..., 0])

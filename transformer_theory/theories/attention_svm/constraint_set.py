@@ -128,7 +128,7 @@ class Constraints:
 
 
 def stack(problems: Sequence[Constraints]) -> Constraints:
-    """Combines single problems to a batch. Shorter problems are padded with constraints that hold for every W: 0 >= -1.
+    """Combines single problems into a batch. Shorter problems are padded with constraints that hold for every W: 0 >= -1.
 
     Args:
         problems: B problems with any numbers of constraints, on matrices W of one shape.
@@ -143,8 +143,8 @@ def stack(problems: Sequence[Constraints]) -> Constraints:
     for problem in problems:
         check_type("every problem", problem, Constraints, hint=HINT)
     if not problems:
-        raise ValueError("problems must contain at least one problem, got none")
-    # A zero difference with the right-hand side -1 holds strictly for every W, so padding changes no solution and no active set.
+        raise ValueError("problems must contain at least one problem, got an empty sequence")
+    # A constraint with zero difference and right-hand side -1 holds strictly for every W, so padding changes no solution or active set.
     longest = max(len(problem) for problem in problems)
 
     def column(name: str, padding: float) -> Tensor:

@@ -7,7 +7,7 @@ queries :math:`z_1, \dots, z_n` are linearly independent, then
 
 has a solution W, which gives every constraint a margin of exactly one. Data in general position meet the condition for any selection if
 :math:`d \ge \max(T - 1, n)`. The condition (:cite:t:`tarzanagh2023transformers`) is not necessary: data in fewer dimensions are often
-feasible too. The construction of the matrix is this library's.
+feasible too. This library adds the construction of the matrix.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Construction:
     r"""A matrix that meets every constraint with equality, or the reason why it cannot be constructed.
 
     Attributes:
-        W: :math:`d_c^\top W z_c = b_c` for all c, ``[d_x, d_z]``; zeros if the condition does not apply.
+        W: matrix with :math:`d_c^\top W z_c = b_c` for all constraints c, ``[d_x, d_z]``; zeros if the condition does not apply.
         margins: :math:`d_c^\top W z_c`, computed from W, ``[m]``.
         applies: whether the sufficient condition holds and the margins are correct. False does not exclude feasibility.
         reason: the reason why the condition does not apply; empty if it applies.
@@ -65,7 +65,8 @@ def construct(constraints: Constraints) -> Construction:
 
     if not len(constraints):
         return Construction(*zeros, applies=True)
-    # One group of constraints per query. Each gives the image u = W z of its query, the shortest solution of D u = b.
+    # One group of constraints per query; ``names`` holds its input and position, ``[2, groups]``. The image u = W z of the query is the
+    # shortest solution of D u = b.
     names, group = torch.stack([constraints.input, constraints.position]).unique(dim=1, return_inverse=True)
     images, queries = [], []
     for g in range(names.shape[1]):

@@ -22,8 +22,8 @@ class PriorityGraph:
 
     Attributes:
         tokens: K, the size of the vocabulary.
-        edges: adjacency matrix of :math:`G_k` for each last token k, ``[K, K]``; rows are sources.
-        component: component of every token in :math:`G_k` for each last token k, ``[K]``, named by the smallest token of the component.
+        edges: last token k -> adjacency matrix of :math:`G_k`, ``[K, K]``; rows are sources.
+        component: last token k -> component of every token in :math:`G_k`, ``[K]``; the name of a component is its smallest token.
     """
 
     tokens: int
@@ -66,6 +66,7 @@ def priority_graph(ids: Int[Tensor, "n T"], labels: Int[Tensor, " n"], *, tokens
     edges, component = {}, {}
     for k in ids[:, -1].unique().tolist():
         ends_in_k = ids[:, -1] == k
+        # Edges from the label of a sequence to all its tokens; edges from a label to itself are deleted.
         graph = torch.zeros(tokens, tokens, dtype=torch.bool)
         graph[labels[ends_in_k][:, None].expand_as(ids[ends_in_k]).ravel(), ids[ends_in_k].ravel()] = True
         graph.fill_diagonal_(False)

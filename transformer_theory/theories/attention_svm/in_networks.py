@@ -13,8 +13,10 @@ Queries that are not among the tokens have separate axes and signs.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -22,12 +24,13 @@ from torch import Tensor
 from ...core.errors import Infeasible, NotConverged
 from ...core.measurement import Measurement, Null
 from ...core.metric import ActivationKind, Activations, Metric, Place
-from ...core.parallel import single_threaded
+from ...core.parallel import one_thread, single_threaded
 from ...core.sources import Source
 from ...core.theory import InNetworks
 from ...core.validation import converted, finite, integers
+from ...metrics.coding.rates import coordinates
 from .constraint_set import Constraints
-from .solvers import GRAM_ONLY_SIZE, dual_multipliers, frobenius_max_margin
+from .solvers import DIRECT_SIZE, dual_multipliers, frobenius_max_margin
 
 COSINE = "cosine to the max-margin direction"
 MARGIN = "smallest margin, share of the largest possible"
@@ -124,29 +127,32 @@ def _with_null(W: Tensor, x: Tensor, z: Tensor, flips: Sequence[tuple[Flip, Flip
         return _missing("W is zero, so it selects nothing")
     W = W / W.abs().amax()  # the squares in the norm then neither overflow nor underflow
     W = W / W.norm()
-    value, margin, count, reason = _selection_cosine(_scores(x, z @ W.mT), x, z)
+    selection = partial(_selection_cosine, x=x.numpy(), z=z.numpy())
+    value, margin, count, reason = selection(_scores(x, z @ W.mT))
     if value is None:
         return _missing(reason, count)
-    # The product of W and the flips is never formed: the flips act on the queries, before and after W, which are few.
-    draws = [_selection_cosine(_scores(x, left(right(z) @ W.mT)), x, z)[0] for left, right in flips]
+    # The flips act on the queries, before and after W. There are few queries, so this costs less than forming the flipped W.
+    draws = [selection(_scores(x, left(right(z) @ W.mT)))[0] for left, right in flips]
     null = Null(NULL_KIND, tuple(draw for draw in draws if draw is not None))
     return Alignment(value, null if null.draws else None, margin, count, queries=len(x))
 
 
-def _scores(x: Tensor, keys: Tensor) -> Tensor:
+def _scores(x: Tensor, keys: Tensor) -> np.ndarray:
     """Returns the score x^T (W z) of every token, [m, T], from ``keys = W z`` [m, d]."""
-    return (x @ keys[..., None]).squeeze(-1)
+    return (x @ keys[..., None]).squeeze(-1).numpy()
 
 
 def _principal_axes(vectors: Tensor) -> Tensor:
     """Returns the eigenvectors of the second moment of the vectors [..., d], as columns [d, d]."""
     rows = vectors.reshape(-1, vectors.shape[-1])
-    rows = rows / rows.abs().amax().clamp(min=1e-300)
+    # Divide by the largest entry only if its square could overflow or underflow: the quotient of many rows is expensive.
+    largest = float(torch.linalg.vector_norm(rows, ord=torch.inf))
+    rows = rows if 1e-100 < largest < 1e100 else rows / max(largest, 1e-300)
     return torch.linalg.eigh(rows.mT @ rows)[1]
 
 
 def _random_flips(left: Tensor, right: Tensor | None, generator: torch.Generator) -> tuple[Flip, Flip]:
-    """Draws reflections that give each axis of the tokens and of the queries a random sign. If ``right`` is None both are the same."""
+    """Draws reflections that give each axis of the tokens and of the queries a random sign; a single reflection if ``right`` is None."""
 
     def draw(axes: Tensor) -> Flip:
         signs = torch.randint(2, axes.shape[1:], generator=generator).double() * 2 - 1
@@ -156,21 +162,24 @@ def _random_flips(left: Tensor, right: Tensor | None, generator: torch.Generator
     return flip, flip if right is None else draw(right)
 
 
-def _selection_cosine(scores: Tensor, x: Tensor, z: Tensor) -> tuple[float | None, float | None, int, str]:
+def _selection_cosine(scores: np.ndarray, x: np.ndarray, z: np.ndarray) -> tuple[float | None, float | None, int, str]:
     """Returns cosine, relative margin, number of constraints and reason for the W of norm one that gives these scores.
 
     W itself is not needed: <W, W_mm> is the sum of margins times multipliers of the solution, over the constraints.
     """
-    difference = x[torch.arange(len(x)), scores.argmax(-1)][:, None] - x
-    i, t = (difference != 0).any(-1).nonzero(as_tuple=True)  # drops the tokens equal to the selected one
+    # The matrices are small, and calls of numpy cost less than calls of torch.
+    difference = x[np.arange(len(x)), scores.argmax(-1)][:, None] - x
+    i, t = difference.any(-1).nonzero()  # drops the tokens equal to the selected one
     if not len(i):
         return None, None, 0, "all tokens of each input are equal, so there is nothing to select"
     d = difference[i, t]
     try:
         # For few constraints the Gram matrix alone gives the multipliers. At the optimum |W_mm|^2 is their sum.
-        multipliers = dual_multipliers((d @ d.T) * (z @ z.T)[i[:, None], i]) if len(i) <= GRAM_ONLY_SIZE else None
+        gram = torch.from_numpy((d @ d.T) * (z @ z.T)[i[:, None], i]) if len(i) <= DIRECT_SIZE else None
+        multipliers = None if gram is None else dual_multipliers(gram)
         if multipliers is None:
-            solution = frobenius_max_margin(Constraints(d, z[i], input=i, token=t), tol=SOLVER_TOL)
+            difference, query, inputs, tokens = map(torch.from_numpy, (d, z[i], i, t))
+            solution = frobenius_max_margin(Constraints(difference, query, input=inputs, token=tokens), tol=SOLVER_TOL)
             multipliers, norm = solution.dual, solution.norm
         else:
             norm = float(multipliers.sum()) ** 0.5
@@ -178,11 +187,11 @@ def _selection_cosine(scores: Tensor, x: Tensor, z: Tensor) -> tuple[float | Non
         return None, None, len(i), "infeasible: W scores two different tokens the same"
     except NotConverged:
         return None, None, len(i), "nearly tied scores: the max-margin direction cannot be resolved in float64"
-    margins = scores.amax(-1)[i] - scores[i, t]
+    margins = scores.max(-1)[i] - scores[i, t]
     smallest = float(margins.min())
     if smallest <= 0:
         return None, None, len(i), "tied: W scores two different tokens the same"
-    return min(1.0, float(margins @ multipliers) / norm), smallest * norm, len(i), ""
+    return min(1.0, float(margins @ multipliers.numpy()) / norm), smallest * norm, len(i), ""
 
 
 class AlignmentMetric(Metric):
@@ -213,10 +222,11 @@ class AlignmentMetric(Metric):
         if activations.kind != "attention" or activations.bilinear is None:
             return
         tokens = activations.tokens[: self.max_samples].detach()
-        finite_rows = torch.isfinite(tokens).flatten(1).all(1)
+        finite_rows = torch.isfinite(tokens.sum((1, 2), dtype=torch.float64))  # cheaper than a test of every entry
         tokens = (tokens if bool(finite_rows.all()) else tokens[finite_rows]).to("cpu", torch.float64)
         place = (activations.layer, activations.first_head)
-        self._store(place, tokens, activations.bilinear.detach().to("cpu", torch.float64), torch.tensor(_attends_elsewhere(activations)))
+        W = activations.bilinear.detach().double()
+        self._store(place, tokens, W.cpu(), torch.tensor(_attends_elsewhere(activations, W)))
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> list[Measurement]:
         """Returns, per layer and head, the cosine with its null distribution, and the smallest margin relative to the largest possible."""
@@ -251,12 +261,13 @@ class AlignmentMetric(Metric):
         axes = _principal_axes(tokens)
         flips = [_random_flips(axes, None, signs) for _ in range(draws)]
         count, alignments = max(1, self.constraints // len(heads) // (T - 1)), []
-        for head, W in enumerate(heads, start=first):
-            if not bool(torch.isfinite(W).all()):
-                alignments.append(_missing("W is not finite"))
-                continue
-            pairs = torch.randperm(n * T, generator=torch.Generator().manual_seed(self.seed + 1000 * layer + head))[:count]
-            alignments.append(_with_null(W, tokens[pairs // T], tokens[pairs // T, pairs % T], flips))
+        with one_thread():
+            for head, W in enumerate(heads, start=first):
+                if not bool(torch.isfinite(W).all()):
+                    alignments.append(_missing("W is not finite"))
+                    continue
+                pairs = torch.randperm(n * T, generator=torch.Generator().manual_seed(self.seed + 1000 * layer + head))[:count]
+                alignments.append(_with_null(W, tokens[pairs // T], tokens[pairs // T, pairs % T], flips))
         return alignments
 
     def reset(self) -> None:
@@ -291,14 +302,13 @@ class AlignmentMetric(Metric):
         self.tokens[place], self.bilinear[place], self.foreign[place] = tokens, W, foreign
 
 
-def _attends_elsewhere(activations: Activations) -> bool:
+def _attends_elsewhere(activations: Activations, W: Float[Tensor, "heads d d"]) -> bool:
     r"""Returns whether the module attends to tokens other than its own, judged by its queries and keys; False if these are not known.
 
     The stored scores of queries and keys are compared with :math:`x^\top W x`. Both are centred over queries and over keys, so that
     biases of the projections and terms common to all keys cancel.
     """
-    assert activations.bilinear is not None
-    W, (T, d) = activations.bilinear.double(), activations.tokens.shape[1:]
+    T, d = activations.tokens.shape[1:]
     query, key = activations.query, activations.key
     if W.shape[1:] != (d, d) or query is None or key is None or len(key) != len(activations.tokens):
         return False
@@ -306,8 +316,8 @@ def _attends_elsewhere(activations: Activations) -> bool:
         return True
     # Three finite sequences suffice to distinguish the two cases.
     sample = torch.isfinite(activations.tokens[:8]).flatten(1).all(1).nonzero()[:3, 0]
-    x = activations.tokens[sample, None].double()
-    actual, expected = query[sample].double() @ key[sample, :, :T].double().mT, (x @ W.mT) @ x.mT
+    x = activations.tokens[sample].double()
+    actual, expected = query[sample].double() @ key[sample, :, :T].double().mT, coordinates(x, W.mT) @ x[:, None].mT
     actual, expected = (
         s - s.mean(-1, keepdim=True) - s.mean(-2, keepdim=True) + s.mean((-1, -2), keepdim=True) for s in (actual, expected)
     )

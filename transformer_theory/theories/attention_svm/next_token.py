@@ -90,9 +90,9 @@ def project(W: Float[Tensor, "*batch d d"], basis: Float[Tensor, "r d d"]) -> Fl
 def finite_part(
     graph: PriorityGraph, embeddings: Float[Tensor, "K d"], ids: Int[Tensor, "n T"], labels: Int[Tensor, " n"], *, tol: float = 1e-12
 ) -> Float[Tensor, "d d"]:
-    r"""Returns :math:`W_{fin}`, the minimiser in S_fin of the loss after each sequence is reduced to the tokens of its label's component.
+    r"""Returns :math:`W_{fin}`, the minimiser of the loss in S_fin if each sequence contains only the tokens of its label's component.
 
-    The method is Newton's with backtracking; the loss is strictly convex on S_fin.
+    The method is Newton's method with backtracking; the loss is strictly convex on S_fin.
 
     Args:
         graph: graphs of these data.
@@ -113,8 +113,8 @@ def finite_part(
     if actual.component.keys() != graph.component.keys() or any(not actual.component[k].equal(v) for k, v in graph.component.items()):
         raise ValueError("graph must belong to these ids and labels; priority_graph(ids, labels, tokens=K) makes it")
     basis = finite_span(graph, embeddings)
-    name = torch.stack([graph.component[k] for k in ids[:, -1].tolist()])  # [n, K]
-    same_component = name.gather(1, ids) == name.gather(1, labels[:, None])
+    components = torch.stack([graph.component[k] for k in ids[:, -1].tolist()])  # component of each token in the graph of the query, [n, K]
+    same_component = components.gather(1, ids) == components.gather(1, labels[:, None])
     is_label = ids == labels[:, None]
     x, z = embeddings[ids], embeddings[ids[:, -1]]
     # Logits are linear in the coordinates of W in the basis: x^T W z = sum_r features_r weights_r.
@@ -156,14 +156,14 @@ def finite_part(
 def random_sequences(
     *, sequences: int, length: int, tokens: int, generator: torch.Generator, cyclic: bool, last: int | None = None
 ) -> tuple[Int[Tensor, "n T"], Int[Tensor, " n"], PriorityGraph]:
-    """Draws sequences of distinct tokens, each with one of its tokens as label, until their graphs are cyclic, or acyclic.
+    """Draws sequences of distinct tokens, each with one of its tokens as label; repeats until the graphs are cyclic or acyclic as required.
 
-    The experiments of :cite:t:`li2024mechanics` use these data.
+    The experiments of :cite:t:`li2024mechanics` use such data.
 
     Args:
         sequences, length, tokens: n, T <= K and K.
         generator: random generator of the data.
-        cyclic: True for graphs with some component of several tokens, False for graphs without one; both have a strict priority.
+        cyclic: whether some component of a graph must have several tokens; if not, none may. Some priority is strict in either case.
         last: number of tokens that may end a sequence: 0 to ``last - 1``. None: all tokens.
     Returns:
         ids ``[n, T]``, labels ``[n]`` and their graphs.

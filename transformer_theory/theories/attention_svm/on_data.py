@@ -112,7 +112,7 @@ def one_against_rest(problem: Problem, generator: torch.Generator, *, max_sample
 
 
 def feasible_shares(instance: Instance, generator: torch.Generator) -> tuple[list[int], list[float]]:
-    """Measures, for growing n, the share of random sets of n inputs whose best tokens one W can select.
+    """Measures, for growing n, the share of feasible sets among random sets of n inputs: one W can select all best tokens.
 
     Returns:
         The sizes n and their shares, up to the first share of zero.
@@ -149,8 +149,8 @@ class FeasibleSet:
 def grow_feasible(instance: Instance, generator: torch.Generator) -> FeasibleSet:
     """Builds a feasible set of inputs greedily in random order, with its max-margin solution.
 
-    A candidate is rejected if the margin would become too small for descent to resolve within its budget of steps. The instance must
-    hold only inputs with one best token.
+    A candidate is also rejected if the margin would become too small for descent to resolve within its budget of steps. Every input of
+    the instance must have a single best token.
     """
     inputs, solution, resolved = [], None, True
     candidates = torch.randperm(len(instance.tokens), generator=generator)[:MAX_CANDIDATES]
@@ -167,7 +167,7 @@ def grow_feasible(instance: Instance, generator: torch.Generator) -> FeasibleSet
             inputs, solution = [*inputs, candidate], larger
         if len(inputs) == MAX_INPUTS:
             break
-    # The condition of :mod:`.feasibility`: independent differences of each candidate, then independent queries of all of them.
+    # The condition of :mod:`.feasibility`: the differences within each candidate are linearly independent, and so are the queries.
     differences = {c: _best_constraints(instance[torch.tensor([c])]).difference for c in candidates.tolist()}
     free = [c for c, rows in differences.items() if 0 < len(rows) == int(torch.linalg.matrix_rank(rows))]
     guaranteed = int(torch.linalg.matrix_rank(instance.query[torch.tensor(free)])) if free else 0

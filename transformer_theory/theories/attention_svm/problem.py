@@ -35,7 +35,7 @@ class Instance:
         tokens: x, ``[*trials, n, T, d]``, float64.
         query: z, ``[*trials, n, d_z]``.
         scores: :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` (label included), ``[*trials, n, T]``.
-        allowed: mask of the tokens that an input may attend to, ``[*trials, n, T]``; the others get no attention for any W. None: all.
+        allowed: mask of the tokens that an input may attend to, ``[*trials, n, T]``; other tokens get no attention. None: all tokens.
 
     Raises:
         TypeError: an argument is not a tensor or array.
@@ -63,11 +63,11 @@ class Instance:
         return tuple(self.tokens.shape[:-3])
 
     def optimal(self) -> Int[Tensor, "*trials n"]:
-        """Returns the position of the token with the largest score of each input; the first one if several tie."""
+        """Returns, per input, the position of the token with the largest score; the first position if several tie."""
         return self._masked(self.scores).argmax(-1)
 
     def selected(self, W: Float[Tensor, "*trials d d_z"]) -> Int[Tensor, "*trials n"]:
-        """Returns the position of the token to which W gives the most attention, per input."""
+        """Returns, per input, the position of the token with the largest attention under W."""
         return self._masked(token_logits(self.tokens, self.query, W)).argmax(-1)
 
     def attention(self, W: Float[Tensor, "*trials d d_z"]) -> Float[Tensor, "*trials n T"]:
@@ -166,7 +166,7 @@ def equal_distractors(
 
     Args:
         inputs, tokens, dim: n, T and d.
-        generator: random generator of the same numbers as in :func:`cross_attention`, then of the optimal tokens.
+        generator: random generator; it first draws the same numbers as :func:`cross_attention`, then the optimal tokens.
         trials: number of independent problems. None: a single problem without a batch dimension.
         gap: score of the optimal tokens.
     Returns:

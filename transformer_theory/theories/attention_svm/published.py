@@ -52,7 +52,7 @@ def published_instances(seeds: Iterable[int], *, inputs: int, tokens: int, dim: 
     """
     problems = [published_instance(seed, inputs=inputs, tokens=tokens, dim=dim) for seed in seeds]
     if not problems:
-        raise ValueError("seeds must name at least one seed, got none; pass e.g. range(100)")
+        raise ValueError("seeds must hold at least one seed, got an empty sequence; pass e.g. range(100)")
     return Instance(*(torch.stack([getattr(problem, name) for problem in problems]) for name in ("tokens", "query", "scores")))
 
 

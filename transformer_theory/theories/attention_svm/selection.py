@@ -58,7 +58,7 @@ def neighbour_advantage(
     *batch, n, T = scores.shape
     check_positions("select", select, (*batch, n), T)
     if solution.margins.shape != (*batch, len(pairs)):
-        raise ValueError(f"solution must belong to the {len(pairs)} pairs, got one with margins {list(solution.margins.shape)}")
+        raise ValueError(f"solution must belong to the {len(pairs)} pairs, got margins of shape {list(solution.margins.shape)}")
     for name, index, size in (("inputs", pairs.input, n), ("tokens", pairs.token, T)):
         if index.numel() and int(index.max()) >= size:
             raise ValueError(f"pairs must refer to the {size} {name} of scores {list(scores.shape)}, got number {int(index.max())}")

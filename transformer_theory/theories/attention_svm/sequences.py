@@ -38,7 +38,7 @@ def sequence_instance(
         TypeError: an argument is not a tensor or array.
         ValueError: shapes do not fit, a value is not finite, or a query may attend to no token.
     """
-    check_tokens(tokens, tokens[..., 0])
+    check_tokens(tokens, tokens[..., 0])  # any [*trials, n, k] serves as queries here; the real ones have one dimension more
     check_real("queries", queries, "[..., n, q, d_z]", tokens.ndim)
     check_real("scores", scores, "[..., n, q, T]", tokens.ndim)
     *trials, n, T, d = tokens.shape
@@ -47,6 +47,7 @@ def sequence_instance(
     check_shape("scores", scores, (*trials, n, q, T), "[..., n, q, T]")
     if allowed is not None:
         allowed = as_bool("allowed", allowed, (n, q, T)).expand(*trials, n, q, T).reshape(*trials, n * q, T)
+    # Each query gets a copy of the tokens of its input.
     return Instance(
         tokens[..., None, :, :].expand(*trials, n, q, T, d).reshape(*trials, n * q, T, d),
         queries.reshape(*trials, n * q, -1),
@@ -77,9 +78,9 @@ def causal_instance(tokens: Float[Tensor, "*trials n T d"], scores: Float[Tensor
 def causal_problem(
     *, inputs: int, tokens: int, dim: int, generator: torch.Generator, trials: int | None = None
 ) -> tuple[Float[Tensor, "*trials n T d"], Float[Tensor, "*trials n T T"], Int[Tensor, "*trials n T"]]:
-    """Draws tokens of norm one. For each position, one token at or before it has the score one, and all others have the score zero.
+    """Draws tokens of norm one. For each position, a random token up to this position has the score one; all others have the score zero.
 
-    The global theorem assumes such equal scores of all other tokens.
+    The global theorem assumes that all other tokens have equal scores.
 
     Args:
         inputs, tokens, dim: n, T and d.
@@ -90,14 +91,14 @@ def causal_problem(
     """
     x = cross_attention(inputs=inputs, tokens=tokens, dim=dim, generator=generator, trials=trials).tokens
     uniform = torch.rand(x.shape[:-1], generator=generator, dtype=torch.float64)
-    best = (uniform * (torch.arange(tokens) + 1)).long()
+    best = (uniform * (torch.arange(tokens) + 1)).long()  # position k: uniform on 0, ..., k
     return x, torch.nn.functional.one_hot(best, tokens).double(), best
 
 
 def sequence_problem(
     *, inputs: int, tokens: int, queries: int, dim: int, generator: torch.Generator, trials: int | None = None
 ) -> tuple[Float[Tensor, "*trials n T d"], Float[Tensor, "*trials n q d"], Float[Tensor, "*trials n q T"], Int[Tensor, "*trials n q"]]:
-    """Draws tokens and queries of norm one. For each query, one token has the score one, and all others have the score zero.
+    """Draws tokens and queries of norm one. For each query, a random token has the score one; all others have the score zero.
 
     Args:
         inputs, tokens, queries, dim: n, T, q and d.

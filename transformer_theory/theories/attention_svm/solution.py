@@ -79,7 +79,7 @@ class MaxMargin:
         return self.binding(tol=tol).nonzero().squeeze(-1)
 
     def binding(self, *, tol: float = 1e-6) -> Bool[Tensor, " m"]:
-        """Returns the mask of the support vectors, whose margin exceeds the right-hand side by at most ``tol`` times the largest one."""
+        """Returns the mask of the support vectors: their margins exceed b by at most ``tol`` times the largest right-hand side."""
         return self.margins <= self.rhs + tol * _scale(self.rhs)
 
 
@@ -142,7 +142,7 @@ class MaxMargins:
         """Returns the solution of one problem.
 
         Raises:
-            Infeasible, NotConverged: the problem has no solution, or none was verified. The error is its entry in ``failures``.
+            Infeasible, NotConverged: the problem has no verified solution; the error is its entry in ``failures``.
         """
         failure = self.failures[problem]
         if failure is not None:

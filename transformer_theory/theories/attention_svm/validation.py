@@ -22,7 +22,7 @@ def check_type(name: str, value: object, *kinds: type, hint: str) -> None:
     """Checks that a value is an instance of one of the classes.
 
     Raises:
-        TypeError: the value is not; the message ends with ``hint``, which names the function to call.
+        TypeError: the value has another type; the message ends with ``hint``, which names the function to call.
     """
     if not isinstance(value, kinds):
         names = " or ".join(kind.__name__ for kind in kinds)
@@ -104,7 +104,7 @@ def as_bool(name: str, value: object, shape: Sequence[int]) -> Tensor:
     """Converts a boolean tensor or numpy array to a tensor, and checks its shape ``[...]``.
 
     Raises:
-        TypeError: the value is neither, or is not boolean.
+        TypeError: the value is neither a tensor nor an array, or its entries are not booleans.
         ValueError: the shape differs.
     """
     if isinstance(value, np.ndarray):
@@ -119,8 +119,8 @@ def check_nonnegative(**values: object) -> None:
     """Checks that numbers are finite and at least zero.
 
     Raises:
-        ValueError: one is negative, infinite or NaN; the message names it.
-        TypeError: one is not a number.
+        ValueError: a value is negative, infinite or NaN; the message names it.
+        TypeError: a value is not a number.
     """
     for name, value in values.items():
         if not 0 <= number(name, value) < math.inf:

@@ -4,9 +4,10 @@ r"""CRATE: transformer layers derived as steps that compress tokens into subspac
     crate.exact_step(tokens, bases, kappa=0.1, eps=0.5)     # also paper_step, released_step, tssa_step
     crate.fista(tokens, dictionary, lam=0.1).code           # the non-negative LASSO
 
-Definitions: :mod:`.problem`; compression: :mod:`.steps`; what attention approximates: :mod:`.approximations`; sparsification:
-:mod:`.sparse_coding`; the unrolled model: :mod:`.unrolled`; any network layer by layer: :mod:`.layer_curves`, :mod:`.segmentation`;
-blocks and networks: :mod:`transformer_theory.models.crate`; training on the objective: :mod:`.tasks`.
+:mod:`.problem` contains the definitions. :mod:`.steps` compresses tokens, and :mod:`.approximations` measures the error of attention as an
+approximation of these steps. :mod:`.sparse_coding` makes tokens sparse. :mod:`.unrolled` is the unrolled model without training.
+:mod:`.layer_curves` and :mod:`.segmentation` measure trained networks, and :mod:`.tasks` is the objective as a training task. The blocks
+and networks are in :mod:`transformer_theory.models.crate`.
 """
 
 from ...core.sources import Source

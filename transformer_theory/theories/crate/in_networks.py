@@ -29,11 +29,12 @@ from ...core.metric import ActivationKind, Activations, Metric
 from ...core.theory import InNetworks
 from ...core.validation import positive
 from ...metrics.coding import coding_rate, unit_norm
-from ...models.crate.compression import Bases, coordinates
+from ...metrics.coding.rates import coordinates
+from ...models.crate.compression import Bases
 from .problem import PAPER, SIGN, nonzeros, random_subspaces
 
 Stream = Float[Tensor, "batch n d"]
-Heads = Float[Tensor, "batch K n p"]
+Heads = Float[Tensor, "*batch K n p"]
 Scaling = Callable[[Stream, Bases], Heads]
 """Function of the stream and orthonormal bases that returns the coordinates W_k from which the rate is computed."""
 
@@ -60,11 +61,11 @@ def lengths_kept(stream: Stream, bases: Bases) -> Heads:
     return coordinates(stream, bases)
 
 
-def head_rate(coords: Heads, *, eps: float) -> Float[Tensor, " batch"]:
-    r"""Computes R^c from coordinates: :math:`\tfrac12\sum_k\log\det(I + \tfrac{p}{n\varepsilon^2} W_k^\top W_k)`, nats, [batch].
+def head_rate(coords: Heads, *, eps: float) -> Float[Tensor, "*batch"]:
+    r"""Computes R^c from coordinates: :math:`\tfrac12\sum_k\log\det(I + \tfrac{p}{n\varepsilon^2} W_k^\top W_k)`, nats, [*batch].
 
     Args:
-        coords: W_k of every head, [batch, K, n, p].
+        coords: W_k of every head, [*batch, K, n, p].
         eps: distortion (squared inside).
     Raises:
         ValueError: coordinates are not finite, or ``eps`` is not positive and finite.
@@ -104,27 +105,26 @@ class Compression(Metric):
     def update(self, activations: Activations) -> None:
         """Stores the subspaces of an attention block; when the features of its layer arrive, adds the streams before and after it."""
         layer = activations.layer
-        if activations.kind == "attention" and not activations.first_head and (bases := attention_subspaces(activations)) is not None:
+        if (
+            activations.kind == "attention"
+            and not activations.first_head
+            and (bases := activations.shared(attention_subspaces)) is not None
+        ):
             self.bases[layer] = bases
         elif activations.kind == "features" and activations.after_attention is not None and layer in self.bases:
-            self._add_streams(layer, activations.tokens, activations.after_attention)
+            self._add_streams(activations)
 
-    def _add_streams(self, layer: int, before: Tensor, after: Tensor) -> None:
-        """Adds the rates of one batch to the sums of the layer."""
-        bases = self.bases[layer][0]
-        if before.shape != after.shape or before.shape[-1] != bases.shape[1]:
-            return
-        limit = len(before) if self.max_sequences is None else min(self.max_sequences, len(before))
-        indices = torch.linspace(0, len(before) - 1, limit).round().long()
-        streams = torch.stack([before[indices], after[indices]]).double()  # [2, m, n, d]
-        streams = streams[:, torch.isfinite(streams).flatten(2).all(-1).all(0)]
-        if not (count := streams.shape[1]):
+    def _add_streams(self, activations: Activations) -> None:
+        """Adds the rates of one batch to the sums of its layer."""
+        bases = self.bases[activations.layer][0]
+        streams = activations.shared(streams_around_attention, self.max_sequences)
+        if streams is None or streams.shape[-1] != bases.shape[1] or not (count := streams.shape[1]):
             return
         # The random subspaces match the block's in number and dimension. Each set has a fixed seed, so all layers and networks share it.
         frames = [bases, *(null_subspaces(*bases.shape, seed=seed).to(bases.device) for seed in range(self.random))]
-        flat = streams.flatten(0, 1)
-        rates = [head_rate(self.scaling(flat, U), eps=self.eps).unflatten(0, (2, count)).sum(-1).cpu() for U in frames]
-        self.add((layer,), torch.cat([torch.tensor([float(count)], dtype=torch.float64), *rates]))
+        coords = self.scaling(streams.flatten(0, 1), torch.cat(frames)).unflatten(1, (len(frames), -1))
+        rates = head_rate(coords, eps=self.eps).unflatten(0, (2, count)).sum(1)  # [before and after, sets of subspaces]
+        self.add((activations.layer,), torch.cat([rates.new_tensor([float(count)]), rates.mT.flatten()]).cpu())
 
     def rates(self) -> dict[int, tuple[float, float]]:
         """Returns the mean R^c before and after attention in nats, by layer."""
@@ -219,6 +219,25 @@ class Sparsity(Metric):
                 )
             )
         return rows
+
+
+def streams_around_attention(activations: Activations, max_sequences: int | None) -> Float[Tensor, "2 m n d"] | None:
+    """Returns the finite sequences of the residual stream before and after the attention of a block, in float64.
+
+    Args:
+        activations: features of a block.
+        max_sequences: largest number of sequences, evenly spaced in the batch; None: all.
+    Returns:
+        ``[2, sequences, n, d]``; None if the two streams are not known or differ in shape.
+    """
+    before, after = activations.tokens, activations.after_attention
+    if after is None or before.shape != after.shape:
+        return None
+    limit = len(before) if max_sequences is None else min(max_sequences, len(before))
+    indices = torch.linspace(0, len(before) - 1, limit).round().long()
+    streams = torch.stack([before[indices], after[indices]]).double()
+    finite = torch.isfinite(streams.sum((0, 2, 3)))  # cheaper than a test of every entry
+    return streams if bool(finite.all()) else streams[:, finite]
 
 
 def attention_subspaces(activations: Activations) -> tuple[Bases, str] | None:

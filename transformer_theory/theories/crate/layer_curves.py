@@ -17,8 +17,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ...core.measurement import Measurement, Null, Table
+from ...core.measurement import Measurement, Table
 from ...core.metric import Activations, Metric
+from ...core.statistics import nulls_of, place_of
 from ...core.validation import positive
 from ...metrics.class_features import FeatureRates
 from ...metrics.coding import unit_norm
@@ -55,7 +56,7 @@ class InputRate(Metric):
             self.add((activations.layer,), torch.stack([rates.new_tensor(float(len(rates))), rates.sum()]).cpu())
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """:data:`INPUT` of each layer, nats."""
+        """Returns :data:`INPUT` of each layer, in nats."""
         return [
             Measurement("crate", "in network", INPUT, float(total / count), unit="nats", layer=layer, n=int(count), source=PAPER)
             for (layer,), (count, total) in sorted(self.sums.items())
@@ -69,7 +70,7 @@ class ClassRates(FeatureRates):
         super().__init__(eps=CLASS_EPS)
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """:data:`REDUCTION` of each layer, nats; none without labels."""
+        """Returns :data:`REDUCTION` of each layer, in nats; no rows without labels."""
         rows = []
         for layer in sorted(self.samples):
             rate, within, sizes, _ = self.rates(layer)
@@ -86,15 +87,15 @@ def layerwise(
     eps: float = EPS,
     name: str | None = None,
 ) -> Table:
-    r"""The curves of one network, with random weights as the null: ``layerwise(model, tokens, labels)``.
+    r"""Computes the curves of one network, and their null distributions from networks with random weights.
 
     Let Z^l be the n tokens before layer l and Z^{l+1/2} those after its attention, with K heads of width p and bases U_k. Every rate is
 
     .. math:: R^c = \tfrac12 \sum_k \log\det\big(I + \tfrac{p}{n\varepsilon^2} W_k^\top W_k\big), \qquad \varepsilon^2 = .01,
 
-    in nats, mean over sequences. The rows of W_k (one token in one head) are scaled to norm one. The quantities of a layer are:
+    in nats, averaged over sequences. The rows of W_k (one token in one head) are scaled to norm one. The quantities of a layer are:
 
-    * :data:`INPUT`, as in the released code: W_k = LN(Z^l) U_k with the norm of the layer and its matrices U_k, which need not be
+    * :data:`INPUT`, as in the released code: W_k = LN(Z^l) U_k with the layer's own norm and matrices U_k, which need not be
       orthonormal; for attention with separate matrices, W_k are the keys;
     * :data:`BEFORE` and :data:`AFTER`, the curve of the paper: W_k = LN(Z) Q_k, with a layer norm without parameters and orthonormal bases
       Q_k of the U_k, for Z^l and Z^{l+1/2}. They need ``subspaces()``, ``bilinear()`` or ``torch.nn.MultiheadAttention``;
@@ -105,13 +106,13 @@ def layerwise(
     Args:
         model: a CRATE, a ViT of :mod:`~transformer_theory.models`, or any network that :func:`~transformer_theory.probe` can read.
         inputs: [batch, ...]; converted to the precision and device of the model.
-        labels: class of each input, [batch]; if None, the rate reduction is left out.
+        labels: class of each input, [batch]; None omits the rate reduction.
         untrained: networks of the same shape with initial weights, for the null. If empty, the null is a copy of the model with the entries
             of each parameter shuffled.
         eps: distortion of R^c (squared inside); .1 in the released code.
-        name: column ``model`` of the rows; the class name of the model if None.
+        name: value of the column ``model``; defaults to the class name of the model.
     Returns:
-        One row per quantity and layer, with a null. Quantities that are not defined for the network are left out.
+        One row per quantity and layer, with a null. Quantities that are not defined for the network are omitted.
     Raises:
         ValueError: there is no input, inputs and labels differ in number, ``untrained`` is not a list of networks, ``eps`` is not
             positive and finite, or the attention of a CRATE layer has no ``subspaces()``.
@@ -124,17 +125,14 @@ def layerwise(
     if not isinstance(untrained, Sequence):
         raise ValueError(f"untrained must be a list of networks, got {type(untrained).__name__}; pass [model] for one")
     kind, networks = ("untrained networks", list(untrained)) if untrained else ("shuffled weights", [shuffled(model)])
-    draws: dict[tuple, list[float]] = {}
-    for network in networks:
-        for row in curves(network, inputs, labels, eps=eps):
-            draws.setdefault((row.quantity, row.layer), []).append(row.value or 0.0)
+    nulls = nulls_of([list(curves(network, inputs, labels, eps=eps)) for network in networks], kind)
     name = type(model).__name__ if name is None else name
     rows = curves(model, inputs, labels, eps=eps)
-    return Table(replace(row, null=Null(kind, tuple(draws[row.quantity, row.layer])), model=name) for row in rows)
+    return Table(replace(row, null=nulls.get(place_of(row)), model=name) for row in rows)
 
 
 def curves(model: nn.Module, inputs: Inputs, labels: Labels | None = None, *, eps: float = EPS) -> Table:
-    """The curves of :func:`layerwise` without a null, from one pass in evaluation mode; the mode of the model is restored.
+    """Computes the curves of :func:`layerwise` without a null, in one pass in evaluation mode; the mode of the model is restored.
 
     Raises:
         ValueError: ``eps`` is not positive and finite, or the attention of a CRATE layer has no ``subspaces()``.
@@ -161,7 +159,7 @@ def run_metrics(model: nn.Module, inputs: Inputs, metrics: Sequence[Metric], lab
                 set_labels = stack.enter_context(layer_activations(model, metrics))
             else:
                 p = stack.enter_context(probe(model, metrics))
-                stack.enter_context(p.together())
+                stack.enter_context(p.together())  # all batches form one measurement
                 set_labels = functools.partial(setattr, p, "labels")
             for number, batch in enumerate(inputs.split(BATCH)):
                 set_labels(None if labels is None else labels.split(BATCH)[number])
@@ -169,8 +167,8 @@ def run_metrics(model: nn.Module, inputs: Inputs, metrics: Sequence[Metric], lab
     except NoAttention as error:
         if layers := layers_of(model):
             raise ValueError(
-                f"attention of a CRATE layer must have subspaces(), got {type(layers[0][1].fn).__name__}, which has none;"
-                " give it subspaces() that returns U_k, [K, d, p], or derive it from models.crate.Subspaces"
+                f"the attention of a CRATE layer must have a method subspaces(), got {type(layers[0][1].fn).__name__} without one;"
+                " add a method that returns U_k, [K, d, p], or derive the class from models.crate.Subspaces"
             ) from error
         raise
     finally:
@@ -178,13 +176,13 @@ def run_metrics(model: nn.Module, inputs: Inputs, metrics: Sequence[Metric], lab
 
 
 def converted_inputs(model: nn.Module, inputs: Inputs) -> Inputs:
-    """Inputs on the device of a model and, unless they are integers, in its precision."""
+    """Moves inputs to the device of a model and converts them, unless they are integers, to its precision."""
     parameter = next(model.parameters())
     return inputs.to(parameter.device, parameter.dtype) if inputs.is_floating_point() else inputs.to(parameter.device)
 
 
 def shuffled(model: nn.Module) -> nn.Module:
-    """A copy of the model with the entries of every parameter permuted, with the same permutation in every call."""
+    """Returns a copy of the model in which the entries of every parameter are permuted. The permutations are the same in every call."""
     generator = torch.Generator().manual_seed(0)
     duplicate = copy.deepcopy(model)
     with torch.no_grad():
@@ -213,7 +211,7 @@ class CompressionLayer(NamedTuple):
 
 
 def compression_layers(model: nn.Module) -> list[CompressionLayer]:
-    """The CRATE layers whose compression block has ``subspaces()``, in order."""
+    """Returns the CRATE layers whose compression block has ``subspaces()``, in order."""
     return [CompressionLayer(layer, half.norm, half.fn) for layer, half in layers_of(model) if isinstance(half.fn, HasSubspaces)]
 
 
@@ -222,9 +220,9 @@ Listener = Callable[[int, CompressionLayer, Tensor, Tensor], None]
 
 @contextlib.contextmanager
 def on_layers(model: nn.Module, listener: Listener) -> Iterator[None]:
-    """Context in which each call of a CRATE layer also calls ``listener(number, layer, input, output)``, with tensors [batch, n, d].
+    """Calls ``listener(number, layer, input, output)`` after each call of a CRATE layer inside the block. The tensors are [batch, n, d].
 
-    The tensors carry gradients. A compiled model does not call hooks.
+    The tensors stay in the autograd graph. A compiled model does not call hooks.
     """
 
     def hook(number: int, layer: CompressionLayer) -> Callable[[nn.Module, Any, Tensor], None]:
@@ -240,7 +238,7 @@ def on_layers(model: nn.Module, listener: Listener) -> Iterator[None]:
 
 @contextlib.contextmanager
 def layer_activations(model: nn.Module, metrics: Sequence[Metric]) -> Iterator[Callable[[Tensor | None], None]]:
-    """Context in which each call of a CRATE layer updates the metrics.
+    """Updates the metrics after each call of a CRATE layer inside the block.
 
     Yields a function that sets the labels, [batch], for the passes that follow.
     """

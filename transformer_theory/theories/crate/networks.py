@@ -31,7 +31,7 @@ class DataParts:
 
 
 def split(data: TokenData, *, seed: int) -> DataParts:
-    """Splits the data at random: 70 % for training, 10 % for validation, 20 % for the test; each part has the same shares of the classes.
+    """Splits the data at random: 70 % for training, 10 % for validation, 20 % for the test. All parts have the same shares of the classes.
 
     Raises:
         ValueError: there are too few sequences for three parts.
@@ -64,7 +64,9 @@ def crate(
     heads: int = HEADS,
     spread: float = 1.0,
 ) -> nn.Module:
-    """Returns an untrained CRATE for the tokens and classes of the data; arguments as in :class:`~transformer_theory.models.CRATE`.
+    """Returns an untrained CRATE for the tokens and classes of the data.
+
+    The arguments are those of :class:`~transformer_theory.models.CRATE`.
 
     Raises:
         ValueError: the sizes do not fit.

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 MAX_SEQUENCES, MAX_CODED, MAX_PLOTTED = 256, 512, 64  # sequences compressed, tokens coded, tokens in the figure
 SUBSPACES, EPS = 4, 0.5
-INCOHERENCE_ATOL = 0.1  # largest cosine between subspaces that count as incoherent, and largest incompleteness of complete ones
-ENERGY_SHARE = 0.95  # smallest share of the tokens' energy in their best subspace if they are said to lie in one
+INCOHERENCE_ATOL = 0.1  # largest cosine of subspaces that count as incoherent, largest incompleteness of ones that count as complete
+ENERGY_SHARE = 0.95  # smallest share of energy in the best subspace of each token for tokens that count as lying in the subspaces
 
 LEFT = "R^c left by exact steps, tokens of norm one"
 LEFT_LENGTHS_KEPT = "R^c left by exact steps, lengths kept"
@@ -137,7 +137,7 @@ def _sample(problem: Problem, generator: torch.Generator) -> Sequences | None:
     largest = tokens.abs().max()
     if largest == 0:
         return None
-    tokens = tokens / largest  # so that squares of the entries neither overflow nor underflow
+    tokens = tokens / largest  # the squares of the entries then neither overflow nor underflow
     return tokens / tokens.square().sum(-1).mean().sqrt()
 
 
@@ -229,7 +229,7 @@ def _sparsify(states: Tensor, bases: Bases, random_bases: Bases, ideal: bool, ge
 
 def _cosines(states: Tensor, assigned: Int[Tensor, "m n"]) -> Arrays:
     """Returns the cosines between the tokens of the first sequences, sorted by subspace, before and after the exact steps."""
-    sequences = -(-MAX_PLOTTED // states.shape[2])  # rounded up
+    sequences = -(-MAX_PLOTTED // states.shape[2])  # tokens to plot over tokens per sequence, rounded up
     subspace = assigned[:sequences].flatten()
     order = torch.argsort(subspace, stable=True)
     first, last = (unit_norm(state[:sequences].flatten(0, 1)[order]) for state in (states[0], states[-1]))
@@ -263,7 +263,7 @@ RATE_FLOOR = 1e-3  # smaller shares of the first rate are drawn at this level
 
 @style()
 def plot(result: Result) -> "Figure":
-    """Plots R^c and non-zeros by layer, and cosines of tokens before and after compression; without arrays, writes a text."""
+    """Plots R^c and non-zeros by layer, and cosines of tokens before and after compression. Without arrays, the figure is a text."""
     if "crate/rate/exact" not in result.arrays:
         return text_figure("CRATE: there was nothing to compress in these data.")
     figure, (rates, sparse, before, after) = axes(1, 4, height=2.3)

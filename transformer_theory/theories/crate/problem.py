@@ -34,7 +34,7 @@ def sparse_rate_objective(tokens: Float[Tensor, "*batch n d"], bases: Bases, *, 
         eps: distortion (squared inside).
         lam: price of a non-zero entry, nats.
     Returns:
-        the objective, ``[*batch]``.
+        The objective, ``[*batch]``.
     Raises:
         ValueError: shapes do not fit, values are not finite, or ``eps`` is not positive.
     """
@@ -59,7 +59,7 @@ def random_subspaces(K: int, d: int, p: int, *, generator: torch.Generator) -> B
     if not (1 <= p <= d and K >= 1):
         raise ValueError(f"expected K >= 1 subspaces of dimension 1 <= p <= d, got K={K}, p={p}, d={d}")
     size = min(K, d // p)  # subspaces per group: as many as fit orthogonally into d dimensions
-    groups = -(-K // size)  # rounded up
+    groups = -(-K // size)  # K / size, rounded up
     frames = [torch.linalg.qr(torch.randn(d, size * p, generator=generator, dtype=torch.float64))[0] for _ in range(groups)]
     return torch.cat([frame.unflatten(1, (size, p)).transpose(0, 1) for frame in frames])[:K].contiguous()
 
@@ -78,7 +78,7 @@ def fit_subspaces(
     Args:
         tokens: z as rows, [n, d].
         K, p: number and dimension of the subspaces.
-        generator: source of the random starts.
+        generator: draws the random starts.
         rounds: largest number of alternations per start.
         starts: number of starts.
     Returns:
@@ -86,7 +86,7 @@ def fit_subspaces(
     Raises:
         ValueError: p lies outside [1, d], or K < 1.
     """
-    # The random bases stand in for those that _start cannot fit because there are too few tokens.
+    # With fewer than K tokens _start fits fewer than K bases; the last ones of these random bases supply the rest.
     best, best_energy, labels = (random_subspaces(K, tokens.shape[1], p, generator=generator).to(tokens), -1.0, None)
     for _ in range(starts):
         bases, previous = _start(tokens, best, generator), None
@@ -129,7 +129,7 @@ def incompleteness(bases: Bases) -> float:
 
 
 def _start(tokens: Tensor, bases: Tensor, generator: torch.Generator) -> Tensor:
-    """Returns, per random token, the subspace of the tokens most aligned with it; with fewer than K tokens ``bases`` supplies the rest."""
+    """Returns bases of the tokens most aligned with each of K random tokens. With fewer tokens, ``bases`` supplies the rest."""
     K, _, p = bases.shape
     unit = unit_norm(tokens)
     seeds = torch.randperm(len(tokens), generator=generator)[:K]

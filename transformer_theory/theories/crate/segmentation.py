@@ -1,4 +1,4 @@
-r"""How well the attention of a network, or the principal components of its tokens, segment the objects of images with known masks.
+r"""Segmentation of images with known masks by the attention of a network or by the principal components of its tokens.
 
 * *Attention*: the last block's attention from the class token to the patches, one map per head. The candidate of a head consists of the
   fewest patches that hold a share ``MASS`` of its map. For each object the best head counts (the paper's protocol for photographs).
@@ -24,7 +24,7 @@ from ...probes import NoAttention, probe
 from .layer_curves import compression_layers, converted_inputs, on_layers
 
 MASS = 0.6  # share of a map that the selected patches hold
-COMPONENTS = 2  # with both signs, as many candidates as four heads
+COMPONENTS = 2  # number of components; their two signs give four candidates, as many as four heads
 BATCH = 256  # images per forward pass
 
 Maps = Float[Tensor, "n candidates seq"]
@@ -89,6 +89,7 @@ def overlap(selection: Selection, masks: Masks) -> Overlap:
     side, size = round(selection.shape[-1] ** 0.5), masks.shape[-1]
     if side**2 != selection.shape[-1] or size % side:
         raise ValueError(f"patches must tile the image, got {selection.shape[-1]} patches for {size} x {size} pixels")
+    # [n, candidates, side, side] -> [n, candidates, size, size] -> [n, candidates, size * size]: each patch becomes a square of pixels.
     pixels = selection.unflatten(-1, (side, side)).repeat_interleave(size // side, -1).repeat_interleave(size // side, -2)
     pixels = pixels.flatten(-2).double()
 
@@ -123,8 +124,8 @@ def class_attention(model: nn.Module, inputs: Float[Tensor, "n *shape"]) -> Floa
         except NoAttention as error:
             if halves := layers_of(model):
                 raise ValueError(
-                    f"model must have attention maps, got blocks of {type(halves[-1][1].fn).__name__}, which compute none;"
-                    " take crate.components, or a network with ReleasedAttention or PaperAttention"
+                    f"model must have attention maps, got blocks of {type(halves[-1][1].fn).__name__} without one;"
+                    " use crate.components, or a network with ReleasedAttention or PaperAttention"
                 ) from error
             raise
         last = metric.sums[max(metric.sums)]  # [batch, heads, q, k] of the last block
@@ -133,7 +134,7 @@ def class_attention(model: nn.Module, inputs: Float[Tensor, "n *shape"]) -> Floa
 
 
 def components(model: nn.Module, inputs: Float[Tensor, "n *shape"], *, count: int = COMPONENTS) -> Float[Tensor, "n count seq"]:
-    """Projects the last block's patch tokens (all but the first) on their first principal components over all images.
+    """Projects the last block's patch tokens (all except the class token) on their first principal components over all images.
 
     Args:
         model: a network of CRATE layers, or any that :func:`~transformer_theory.probe` can read, with a class token in front.
@@ -164,13 +165,13 @@ def components(model: nn.Module, inputs: Float[Tensor, "n *shape"], *, count: in
 
 
 def exceeding(projections: Float[Tensor, "n count seq"]) -> Float[Tensor, "n candidates seq"]:
-    """Returns the excess over the mean of each image, in either direction, as non-negative maps: two candidates per component."""
+    """Returns the excess of each projection over its mean in the image, in both directions, as two non-negative maps per component."""
     centred = projections - projections.mean(-1, keepdim=True)
     return torch.cat([centred.relu(), (-centred).relu()], 1)
 
 
 def random_patches(selection: Selection, *, generator: torch.Generator) -> Selection:
-    """Draws the chance level: per candidate, the same number of patches at random places."""
+    """Draws, for each candidate, the same number of patches at random places, as the chance level."""
     order = torch.rand(selection.shape, generator=generator).argsort(-1)
     return selection.gather(-1, order)
 
@@ -178,7 +179,7 @@ def random_patches(selection: Selection, *, generator: torch.Generator) -> Selec
 class _LastOutput(Metric):
     """Keeps the output of the last block that ran."""
 
-    kinds = ("attention", "features")  # "attention" makes the probe raise NoAttention where there is none
+    kinds = ("attention", "features")  # "attention" makes the probe raise NoAttention if the network calls no attention
     output: Tensor
 
     def keep(self, output: Tensor) -> None:

@@ -22,7 +22,7 @@ from ...core.validation import converted, positive
 from ...models.crate.compression import Bases
 from ...models.crate.sparsification import Code, Dictionary, Tokens, check_dictionary, curvature, ista_step
 
-STEP_RTOL = 1e-6  # relative tolerance, so that 1/L as computed by the caller is accepted
+STEP_RTOL = 1e-6  # relative tolerance of the largest step: a caller's own 1/L may differ by rounding
 
 
 @converted(floats=("code", "tokens", "dictionary"))
@@ -53,7 +53,9 @@ def largest_step(dictionary: Dictionary) -> float:
 @single_threaded
 @converted(floats=("tokens", "dictionary", "start"))
 def ista(tokens: Tokens, dictionary: Dictionary, *, lam: float, steps: int, eta: float | None = None, start: Code | None = None) -> Code:
-    r"""Takes ``steps`` proximal gradient steps from ``start`` (zero if None) with step size ``eta`` (1/L if None); code ``[*batch, n, m]``.
+    r"""Returns the code after ``steps`` steps of ISTA, ``[*batch, n, m]``.
+
+    ``start`` defaults to zero, the step size ``eta`` to 1/L.
 
     Raises:
         ValueError: shapes or dtypes do not fit, or ``eta`` exceeds 1/L (:func:`largest_step`), so that F may rise.
@@ -106,7 +108,7 @@ def fista(
         lam: weight of the l1 norm, > 0.
         tol: largest accepted residual and gap, both relative as above.
         max_steps: largest number of steps.
-        start: initial code, ``[*batch, n, m]``; zero if None.
+        start: initial code, ``[*batch, n, m]``. None: zero.
     Raises:
         ValueError: shapes or dtypes do not fit, or ``lam`` is not positive and finite.
         NotConverged: a condition fails after ``max_steps``; the error carries the last :class:`LassoSolution` and its residual.

@@ -7,12 +7,12 @@ For the tokens Z^l that layer l returns, and the subspaces U^l of its attention,
     S = R^c(Z; U_{[K]}) - R(Z) + \lambda \operatorname{mean}_i \|z_i\|_1
 
 where the rates are those of the tokens of one image, in nats, averaged over images. The paper provides the quantity, its sign (smaller
-values go with a smaller generalisation gap), its place in the loss, and the option of one layer instead of all. The scales are ours and may
-differ from the paper's: w, lambda and eps, and the restriction to tokens of norm 1 and orthonormal bases. Without this restriction R^c - R
-is unbounded below, as tokens may grow and bases shrink. The l0 norm has no gradient, so it is only measured; the loss contains the l1 norm
-of the unit tokens instead, which lies between 1 and sqrt(d).
+values go with a smaller generalisation gap), its place in the loss, and the option of one layer instead of all. The values of w, lambda and
+eps are ours and may differ from the paper's. So is the restriction to tokens of norm 1 and orthonormal bases: without it R^c - R is
+unbounded below, as tokens may grow and bases shrink. The l0 norm has no gradient, so it is only measured. The loss contains the l1 norm of
+the unit tokens instead, which lies between 1 and sqrt(d).
 
-The loss is a mean over images, so several processes need not gather anything. Hooks read the layers during the model's forward pass.
+The loss is a mean over images, so several processes need not exchange any tokens. Hooks read the layers during the forward pass.
 
 Sources: :cite:t:`hu2024indepth`; :cite:t:`yu2023white` (the objective).
 """
@@ -43,7 +43,7 @@ LAYER_QUANTITIES: tuple[tuple[str, Unit], ...] = ((EXCESS, "nats"), (L1_NORM, ""
 
 @dataclass(frozen=True)
 class SparseRateReduction:
-    """Cross-entropy with the sparse rate reduction of the layers. Fields and formula: :mod:`transformer_theory.theories.crate.tasks`.
+    """Cross-entropy with the sparse rate reduction of the layers. The module's docstring states the formula.
 
     Raises:
         ValueError: a field is out of range.
@@ -96,7 +96,7 @@ class SparseRateReduction:
         return loss + self.weight * torch.stack(values).mean()
 
     def measure(self, model: nn.Module, train: Labelled, images: Labelled, batch_size: int) -> Sequence[Measurement]:
-        """Returns cross-entropy without smoothing, accuracy and S; per layer R^c - R, the l1 norm of a token and the share of non-zeros.
+        """Returns cross-entropy without smoothing, accuracy and S, and for each layer R^c - R, the l1 norm of a token and the non-zeros.
 
         Raises:
             ValueError: there is no image, or images and labels differ in number.

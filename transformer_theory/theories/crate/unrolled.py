@@ -17,7 +17,7 @@ from .sparse_coding import lasso, signed_dictionary
 from .steps import exact_step, lipschitz, paper_step, released_step
 
 LAYERS, LAM, ISTA_STEPS = 6, 0.1, 40
-GROWTH_LIMIT = 1e4  # largest growth of the tokens: beyond it the identity in I + beta W^T W is lost to rounding
+GROWTH_LIMIT = 1e4  # largest factor of growth; beyond it the identity in I + beta W^T W is lost to rounding
 LASSO_RTOL = 1e-8  # relative to the first objective: smaller decreases are rounding errors
 
 Sequences = Float[Tensor, "m n d"]
@@ -42,14 +42,14 @@ class Trajectory:
         return self.rates.diff() / self.rates[0]
 
     def unit_rates(self, bases: Bases, *, eps: float) -> Float[Tensor, " layers"]:
-        """R^c of the tokens scaled to norm one, nats, [layers + 1]."""
+        """Computes R^c of the tokens scaled to norm one, nats, [layers + 1]."""
         return torch.stack([subspace_coding_rate(unit_norm(state), bases, eps=eps).mean() for state in self.states])
 
 
 def unroll(tokens: Sequences, bases: Bases, step: Step, *, eps: float, layers: int = LAYERS) -> Trajectory:
     r"""Applies ``step`` ``layers`` times and measures R^c(Z; U_[K]) after each.
 
-    Tokens that have grown by more than the factor ``GROWTH_LIMIT`` are not changed any further.
+    If the largest entry has grown by more than the factor ``GROWTH_LIMIT``, the tokens are not changed any further.
 
     Args:
         tokens: [m, n, d].
@@ -69,7 +69,7 @@ def unroll(tokens: Sequences, bases: Bases, step: Step, *, eps: float, layers: i
 
 
 def forms(bases: Bases, *, n: int, eps: float) -> dict[str, Step]:
-    r"""The three forms of a compression step: exact (kappa = 1/L), paper (kappa beta = 1/2), and tied residual (released, V_k = U_k^T / 2).
+    r"""Returns three forms of a compression step: exact (kappa = 1/L), paper (kappa beta = 1/2), tied residual (released, V_k = U_k^T / 2).
 
     Args:
         bases: U_k, [K, d, p].
@@ -89,7 +89,9 @@ def forms(bases: Bases, *, n: int, eps: float) -> dict[str, Step]:
 
 
 def guaranteed_rates(run: Trajectory, bases: Bases, *, eps: float) -> Float[Tensor, " layers"]:
-    r"""Upper bound on R^c for exact steps, kappa = 1/L: :math:`R^c_0 - \sum_{j<l} \|\nabla R^c_j\|^2 / (2L)`, nats, [layers + 1].
+    r"""Returns an upper bound on R^c of exact steps with kappa = 1/L, nats, [layers + 1].
+
+    The bound after l steps is :math:`R^c_0 - \sum_{j<l} \|\nabla R^c_j\|^2 / (2L)`.
 
     Raises:
         ValueError: shapes do not fit.
@@ -101,11 +103,11 @@ def guaranteed_rates(run: Trajectory, bases: Bases, *, eps: float) -> Float[Tens
 
 
 def sparse_code(tokens: Float[Tensor, "n d"], bases: Bases) -> tuple[Float[Tensor, "n m"], Float[Tensor, " steps"], float]:
-    r"""Code of the tokens in D = [U, -U] by ``ISTA_STEPS`` steps of ISTA from zero with eta = 1/L.
+    r"""Computes the code of the tokens in D = [U, -U] by ``ISTA_STEPS`` steps of ISTA from zero with eta = 1/L.
 
     Returns:
-        The code [n, 2 K p]; the objective per token before the first and after each step; the largest ratio of the change of the objective
-        in a step to the guaranteed decrease L/2 ||Z+ - Z||^2. In theory the ratio is at most -1.
+        Three values. The code, [n, 2 K p]. The objective per token before the first and after each step, [steps + 1]. The largest ratio of
+        the change of the objective in a step to the guaranteed decrease L/2 ||Z+ - Z||^2; in theory this ratio is at most -1.
     Raises:
         ValueError: shapes do not fit.
     """

@@ -1,10 +1,10 @@
 """JoMA: attention and MLP learn jointly, and attention follows from the MLP's lower layer.
 
-:mod:`.block` defines the model, its data and its forms of attention, :mod:`.dynamics` trains it, :mod:`.invariants` defines the conserved
-quantities. :mod:`.orbit` solves the linear MLP in closed form, :mod:`.nonlinear` and :mod:`.mixture` treat the nonlinear one. :mod:`.tree`
-is a binary tree of latents; :mod:`.hierarchy` and :mod:`.joint` train a network on sequences made from latents. :mod:`.claims` are the
-checkable statements, :mod:`.figures` the experiments. :mod:`.query_data` and :mod:`.on_data` apply the theory to data sets,
-:mod:`.in_networks` to trained networks.
+:mod:`.block` defines the model, its data and its forms of attention. :mod:`.dynamics` trains the model, and :mod:`.invariants` defines the
+conserved quantities. :mod:`.orbit` solves the linear MLP in closed form; :mod:`.nonlinear` and :mod:`.mixture` treat the nonlinear MLP.
+:mod:`.tree` defines a binary tree of latents and its task. :mod:`.hierarchy` generates sequences from latents, and :mod:`.joint` trains a
+network on them. :mod:`.claims` contains the checkable statements, :mod:`.figures` the experiments. :mod:`.query_data` and :mod:`.on_data`
+apply the theory to data sets, and :mod:`.in_networks` applies it to trained networks.
 """
 
 from ...core.sources import Source

@@ -100,7 +100,7 @@ class Block:
 
     @no_type_check  # the constructor checks the shapes of the new block
     def plus(self, velocity: "Block", step: float) -> "Block":
-        """``self + step * velocity``."""
+        """Returns ``self + step * velocity``."""
         return Block(self.logits + step * velocity.logits, self.lower + step * velocity.lower, self.offset + step * velocity.offset)
 
 
@@ -114,15 +114,15 @@ class AttentionForm(Protocol):
         ...
 
     def attend(self, logits: Rows, counts: Counts) -> Rows:
-        """b of each sample, ``[*runs, n, M]``."""
+        """Returns b of each sample, ``[*runs, n, M]``."""
         ...
 
     def pull(self, logits: Rows, counts: Counts, attended: Rows, gradient: Rows) -> Rows:
-        r"""Gradient with respect to z, :math:`(\partial b / \partial z)^\top \gamma`, from that with respect to b, :math:`\gamma`."""
+        r"""Maps the gradient :math:`\gamma` with respect to b to that with respect to z, :math:`(\partial b / \partial z)^\top \gamma`."""
         ...
 
     def curve(self, logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """phi(z), elementwise."""
+        """Returns phi(z), elementwise."""
         ...
 
 
@@ -133,15 +133,15 @@ class Linear:
     factor: float = 1.0
 
     def attend(self, logits: Rows, counts: Counts) -> Rows:
-        """z * x; not a distribution, since it is negative where a logit is."""
+        """Returns z * x. This is not a distribution: it is negative where a logit is negative."""
         return logits * counts
 
     def pull(self, logits: Rows, counts: Counts, attended: Rows, gradient: Rows) -> Rows:
-        """x * gradient."""
+        """Returns x * gradient."""
         return counts * gradient
 
     def curve(self, logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """z squared."""
+        """Returns z squared."""
         return logits.square()
 
 
@@ -165,15 +165,15 @@ class Exponential:
         return 0.5 / self.temperature
 
     def attend(self, logits: Rows, counts: Counts) -> Rows:
-        """exp(z / T) * x / A; unbounded in the logits."""
+        """Returns exp(z / T) * x / A, which is unbounded in the logits."""
         return torch.exp(logits / self.temperature) * counts / self.normaliser
 
     def pull(self, logits: Rows, counts: Counts, attended: Rows, gradient: Rows) -> Rows:
-        """b * gradient / T."""
+        """Returns b * gradient / T."""
         return attended * gradient / self.temperature
 
     def curve(self, logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """z."""
+        """Returns z."""
         return logits
 
 
@@ -196,26 +196,26 @@ class Softmax:
         return 0.5 / self.temperature
 
     def attend(self, logits: Rows, counts: Counts) -> Rows:
-        """Distributions over the tokens, one per sample."""
-        # x e^{z/T} in the log domain: no overflow, and log 0 = -inf gives absent tokens exactly zero weight
+        """Returns a distribution over the tokens for each sample."""
+        # Compute x e^{z/T} in the log domain: it does not overflow, and log 0 = -inf gives absent tokens exactly zero weight.
         return torch.softmax(logits / self.temperature + counts.log(), dim=-1)
 
     def pull(self, logits: Rows, counts: Counts, attended: Rows, gradient: Rows) -> Rows:
-        """b * (gradient - b . gradient) / T."""
+        """Returns b * (gradient - b . gradient) / T."""
         return attended * (gradient - (attended * gradient).sum(-1, keepdim=True)) / self.temperature
 
     def curve(self, logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """z."""
+        """Returns z."""
         return logits
 
 
 def gaussian_block(
     contexts: Contexts, *, units: int, scale: float, generator: torch.Generator, runs: tuple[int, ...] = (), logit: float = 0.0
 ) -> Block:
-    """A Gaussian start: z, v and a with standard deviation ``scale``; z has mean ``logit``.
+    """Draws initial weights: all entries are Gaussian with standard deviation ``scale``. z has mean ``logit``, v and a have mean 0.
 
     Args:
-        contexts: define the numbers of queries and tokens.
+        contexts: samples whose numbers of queries and tokens determine the shapes.
         units: K; cross-entropy needs at least one unit per target.
         scale: standard deviation of all entries.
         generator: draws all entries.
@@ -232,14 +232,14 @@ def gaussian_block(
 
 
 def zero_block(contexts: Contexts, *, units: int, runs: tuple[int, ...] = ()) -> Block:
-    """A block of zeros with K = ``units``."""
+    """Returns a block of zeros with K = ``units``."""
     Q, M = contexts.queries, contexts.tokens
     z, v, a = (torch.zeros(*runs, *shape, dtype=torch.float64) for shape in ((Q, M), (units, M), (units, Q)))
     return Block(z, v, a)
 
 
 def gaussian_contexts(generator: torch.Generator, *, distinct: int = 10, common: int = 10, classes: int = 20) -> Contexts:
-    r"""One context per class, with a bump :math:`x_{il} = e^{-(l - i D / K)^2 / 30}` over its distinct tokens.
+    r"""Draws one context per class, with a bump :math:`x_{il} = e^{-(l - i D / K)^2 / 30}` over its distinct tokens.
 
     The weights of the common tokens are uniform in [0, 1/2]. Each context is divided by its sum. The defaults are the sizes of the
     paper's Fig. 2.
@@ -255,7 +255,7 @@ def gaussian_contexts(generator: torch.Generator, *, distinct: int = 10, common:
 
 
 def random_contexts(generator: torch.Generator, *, distinct: int = 10, common: int = 10, classes: int = 20) -> Contexts:
-    """As :func:`gaussian_contexts`, with all tokens uniform in [0, 1/2]."""
+    """Draws one context per class, like :func:`gaussian_contexts`, but with the weights of all tokens uniform in [0, 1/2]."""
     return _one_per_class(0.5 * torch.rand(classes, distinct + common, generator=generator, dtype=torch.float64))
 
 
@@ -267,7 +267,10 @@ def _one_per_class(weights: Float[Tensor, "K M"]) -> Contexts:
 def sampled_contexts(
     generator: torch.Generator, *, n: int = 32, tokens: int = 8, length: int = 16, classes: int = 5, queries: int = 1
 ) -> Contexts:
-    """n contexts of ``length`` tokens each, as shares, drawn from a random distribution per class; the class is the target."""
+    """Draws n contexts of ``length`` tokens each, as shares of the tokens.
+
+    Each class has its own random distribution of tokens. The class of a context is its target.
+    """
     # The cube concentrates the distributions on a few tokens.
     law = torch.rand(classes, tokens, generator=generator, dtype=torch.float64) ** 3
     targets = torch.arange(n) % classes

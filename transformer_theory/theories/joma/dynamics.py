@@ -145,7 +145,7 @@ class Model:
 
 @dataclass(frozen=True, eq=False)
 class Path:
-    """Saved states of a training.
+    """Saved states of a training run.
 
     Attributes:
         times: time of each saved state, ``[t]``; in gradient descent, the number of steps times the learning rate.
@@ -212,13 +212,13 @@ def _runge_kutta(block: Block, velocity: Velocity, step: float) -> Block:
 
 @single_threaded
 def _integrate(start: Block, contexts: Contexts, model: Model, method: Stepper, step: float, steps: int, save_steps: Iterable[int]) -> Path:
-    saved = sorted({0, steps} | set(save_steps))
-    if steps < 1 or not step > 0 or saved[0] < 0 or saved[-1] > steps:
-        raise ValueError(f"steps must be >= 1, the step size > 0 and save_steps in [0, steps], got {steps}, {step}, {saved}")
+    steps_to_save = sorted({0, steps} | set(save_steps))
+    if steps < 1 or not step > 0 or steps_to_save[0] < 0 or steps_to_save[-1] > steps:
+        raise ValueError(f"steps must be >= 1, the step size > 0 and save_steps in [0, steps], got {steps}, {step}, {steps_to_save}")
     block, states = start, [start]
     for number in range(1, steps + 1):
         block = method(block, lambda state: model.velocity(state, contexts), step)
-        if number in saved:
+        if number in steps_to_save:
             # NaN and infinity persist in all later states, so it suffices to check the saved ones.
             if not all(bool(torch.isfinite(part).all()) for part in (block.logits, block.lower, block.offset)):
                 message = f"the weights must stay finite, got NaN or infinity within {number} steps of size {step:g}; take smaller steps"
@@ -226,4 +226,4 @@ def _integrate(start: Block, contexts: Contexts, model: Model, method: Stepper, 
             states.append(block)
     losses = torch.stack([model.mean_loss(state, contexts) for state in states])
     z, v, a = (torch.stack([getattr(state, name) for state in states]) for name in ("logits", "lower", "offset"))
-    return Path(step * torch.tensor(saved, dtype=torch.float64), Block(z, v, a), losses)
+    return Path(step * torch.tensor(steps_to_save, dtype=torch.float64), Block(z, v, a), losses)

@@ -4,7 +4,7 @@ r"""A hierarchy of latents that generates sequences, and a measure of how well h
 of p latents of the highest layer; the sets of a layer differ. A class is expanded from the top,
 :math:`y \to \text{set} \to \dots \to \text{set of tokens}`, without noise, so each class has one sequence: padding (the last word of the
 vocabulary), then its tokens in ascending order. The data of C classes are C sequences, and the activity of a latent is a vector of C zeros
-and ones. In the released code the order of the tokens is arbitrary: that of a Python set.
+and ones. In the released code the tokens are in the arbitrary order of a Python set.
 
 **Recovery.** The largest activation of unit u over positions, :math:`h_u \in R^C`, is correlated with the activity :math:`a \in \{0, 1\}^C`
 of a latent over the C classes. The score of a latent is its largest correlation with any unit; the score of a layer is the mean over its
@@ -39,7 +39,7 @@ class Hierarchy:
     """The sets of units that define the latents and the classes.
 
     Attributes:
-        parts: the units of each latent, ``[latents, p]``, for each layer from the lowest; the last table is that of the classes.
+        parts: one table per layer, from the lowest: the units of each latent, ``[latents, p]``. The last table defines the classes.
         vocabulary: M, number of words; the last one is the padding.
     """
 
@@ -52,7 +52,10 @@ class Hierarchy:
         return len(self.parts[-1])
 
     def activity(self) -> tuple[Bool[Tensor, "classes _"], ...]:
-        """The units that are active in each class: tokens (without padding), then each layer of latents from the lowest, then classes."""
+        """Marks the units that are active in each class, layer by layer.
+
+        The layers are the tokens without the padding, then the latents from the lowest layer, then the classes.
+        """
         sizes = [self.vocabulary - 1, *(len(table) for table in self.parts)]
         active = [torch.eye(self.classes, dtype=torch.bool)]
         for table, below in zip(reversed(self.parts), reversed(sizes[:-1])):
@@ -62,7 +65,7 @@ class Hierarchy:
         return tuple(reversed(active))
 
     def sequences(self, length: int) -> Int[Tensor, "classes length"]:
-        """The sequence of each class: padding, then its tokens in ascending order.
+        """Returns the sequence of each class: padding, then its tokens in ascending order.
 
         Args:
             length: number of tokens per sequence, padding included.
@@ -82,7 +85,7 @@ class Hierarchy:
 def random_hierarchy(
     generator: torch.Generator, *, vocabulary: int = 100, latents: tuple[int, ...] = (10, 20), classes: int = 20, parts: int = 2
 ) -> Hierarchy:
-    """A hierarchy of random sets, no two of a layer equal; the defaults are the smaller setting of Table 1.
+    """Draws a hierarchy of random sets that differ within each layer. The defaults are the smaller setting of Table 1.
 
     Args:
         generator: draws the sets.
@@ -111,11 +114,11 @@ def _different_sets(generator: torch.Generator, units: int, parts: int, number: 
 
 @converted(float64=("hidden",))
 def recovery(hidden: Hidden, activity: Activity) -> Float[Tensor, ""]:
-    """The largest centred correlation of any unit with each latent, averaged over the latents that vary.
+    """Computes the largest centred correlation of any unit with each latent, averaged over the latents that vary.
 
     Args:
         hidden: activation of each unit in each class, ``[classes, units]``.
-        activity: of each latent in each class, ``[classes, latents]``.
+        activity: mask of the latents that are active in each class, ``[classes, latents]``.
     Returns:
         A number in [-1, 1].
     Raises:
@@ -130,7 +133,7 @@ def recovery(hidden: Hidden, activity: Activity) -> Float[Tensor, ""]:
 
 @converted(float64=("hidden",))
 def uncentred_recovery(hidden: Hidden, activity: Activity) -> Float[Tensor, ""]:
-    """:func:`recovery` with cosines instead of correlations, over the latents that are active in some class.
+    """Computes :func:`recovery` with cosines instead of correlations, over the latents that are active in some class.
 
     Raises:
         ValueError: no latent is active in any class.
@@ -142,12 +145,12 @@ def uncentred_recovery(hidden: Hidden, activity: Activity) -> Float[Tensor, ""]:
 
 
 def varying(activity: Activity) -> Bool[Tensor, " latents"]:
-    """Which latents are active in some classes and not in others, ``[latents]``."""
+    """Marks the latents that are active in some classes and not in others, ``[latents]``."""
     return activity.any(0) & ~activity.all(0)
 
 
 def shuffled_recovery(hidden: Hidden, activity: Activity, *, generator: torch.Generator, draws: int = 20) -> Float[Tensor, " draws"]:
-    """The null of :func:`recovery`: its value with the classes of the latents permuted, ``[draws]``.
+    """Draws the null distribution of :func:`recovery`: its values with the classes of the latents permuted, ``[draws]``.
 
     Raises:
         ValueError: no latent varies over the classes.
@@ -157,7 +160,7 @@ def shuffled_recovery(hidden: Hidden, activity: Activity, *, generator: torch.Ge
 
 
 def _largest_cosine(h: Hidden, a: Float[Tensor, "classes latents"]) -> Float[Tensor, ""]:
-    """The largest cosine of each column of a with a column of h, averaged over the columns of a; a dead unit has cosine 0."""
+    """Returns the largest cosine of each column of a with a column of h, averaged over the columns of a. A dead unit has cosine 0."""
     size = h.norm(dim=0)
     alive = size > DEAD_RTOL * size.max()
     # A dead column is divided by one, then multiplied by zero, so that 0 / 0 does not arise.

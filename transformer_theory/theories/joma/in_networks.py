@@ -5,7 +5,7 @@ rises again. Its null is the stable rank of a Gaussian matrix of the same shape,
 
 The *rebound* of a head is its mean entropy minus the smallest mean entropy of any measurement so far: 0 while attention becomes sparser,
 positive once it spreads again. It has no null. It is never negative, and the entropy varies from batch to batch, so even an
-unchanged network has a positive rebound. Compare it with the spread of repeated measurements.
+unchanged network has a positive rebound. The rebound should therefore be compared with the spread of repeated measurements.
 
 The lower layer is the first weight matrix after the attention of a block; in a CRATE it is the dictionary.
 Source: :cite:t:`tian2024joma`, :cite:t:`johnstone2001distribution`.
@@ -32,7 +32,7 @@ TRACY_WIDOM_MEAN = -1.2065335745820  # mean of the Tracy-Widom law of order 1 (r
 
 
 def gaussian_rank(rows: int, columns: int) -> float:
-    r"""Typical stable rank of an m x n Gaussian matrix, :math:`mn / E[\sigma_1^2]` for m >= n, by the Tracy-Widom law.
+    r"""Returns the typical stable rank of an m x n Gaussian matrix, :math:`mn / E[\sigma_1^2]` for m >= n, by the Tracy-Widom law.
 
     .. math:: E[\sigma_1^2] \approx \mu - 1.2065\, s, \quad \mu = (\sqrt{m-1} + \sqrt n)^2, \quad
         s = (\sqrt{m-1} + \sqrt n) (1/\sqrt{m-1} + 1/\sqrt n)^{1/3} .
@@ -74,7 +74,7 @@ class JointDynamics(AttentionStatistics):
             self.ranks[layer] = rank_of(matrix), gaussian_rank(*matrix.shape)
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """One rank per layer with a matrix after its attention, one rebound per layer and head."""
+        """Returns one rank per layer with a matrix after its attention, and one rebound per layer and head."""
         rows = [self._rank_row(layer, *ranks) for layer, ranks in sorted(self.ranks.items())]
         for (layer, first), entropies in sorted(self._entropies().items(), key=lambda item: item[0]):
             # fmin ignores NaN, the mean entropy of a head without valid rows.
@@ -92,7 +92,7 @@ class JointDynamics(AttentionStatistics):
         return Measurement("joma", "in network", LOWER_RANK, value, reason=reason, layer=layer, note=note, **columns)
 
     def reset(self) -> None:
-        """Starts a new measurement; the smallest mean entropies so far are kept."""
+        """Starts a new measurement and retains the smallest mean entropies so far."""
         self.least = self.memory()
         super().reset()
         self.ranks: dict[int, tuple[float, float]] = {}
@@ -105,18 +105,18 @@ class JointDynamics(AttentionStatistics):
         self.ranks = {**other.ranks, **self.ranks}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The sums, and ``"rank.<layer>"`` with the stable rank and its null, ``[2]``."""
+        """Returns the sums, and the stable rank with its null as ``"rank.<layer>"``, ``[2]``."""
         ranks = {f"rank.{layer}": torch.tensor(pair, dtype=torch.float64) for layer, pair in self.ranks.items()}
         return super().state_dict() | ranks
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """The inverse of :meth:`state_dict`."""
-        parts = {name: name.split(".") for name in state}
+        """Restores a :meth:`state_dict`."""
+        parts = {name: name.split(".") for name in state}  # "rank.<layer>", or the names of the base class
         super().load_state_dict({name: state[name] for name, part in parts.items() if part[0] != "rank"})
         self.ranks = {int(part[1]): tuple(state[name].tolist()) for name, part in parts.items() if part[0] == "rank"}
 
     def memory(self) -> dict[Any, Tensor]:
-        """The smallest mean entropies so far, ``[heads]`` by layer and first head."""
+        """Returns the smallest mean entropies so far, ``[heads]`` by layer and first head."""
         now = self._entropies()
         return self.least | {place: torch.fmin(self.least.get(place, entropies), entropies) for place, entropies in now.items()}
 
@@ -125,12 +125,13 @@ class JointDynamics(AttentionStatistics):
         self.least = dict(memory)
 
     def _entropies(self) -> dict[Place, Float[Tensor, " heads"]]:
-        """Mean entropy by layer and first head: rows 0 and 1 of the sums are the number of rows of weights and their entropy."""
+        """Returns the mean entropy of each head, by layer and first head."""
+        # Row 0 of the sums is the number of rows of attention weights, row 1 their total entropy.
         return {place: (sums[1] / sums[0]).cpu() for place, sums in self.sums.items()}
 
 
 def metrics() -> tuple[JointDynamics, ...]:
-    """The metrics of this theory."""
+    """Returns the metrics of this theory."""
     return (JointDynamics(),)
 
 

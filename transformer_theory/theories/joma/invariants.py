@@ -36,7 +36,7 @@ Lower = Float[Tensor, "*batch K M"]
 
 @converted(float64=("logits", "lower"))
 def conserved(form: AttentionForm, logits: Logits, lower: Lower, *, ratio: float = 1.0) -> Logits:
-    r""":math:`\phi(z) - \rho \kappa \sum_k v_k^2` of each token, which is constant for linear and exponential attention.
+    r"""Returns :math:`\phi(z) - \rho \kappa \sum_k v_k^2` of each token, which training conserves for linear and exponential attention.
 
     Args:
         form: form of attention.
@@ -50,19 +50,22 @@ def conserved(form: AttentionForm, logits: Logits, lower: Lower, *, ratio: float
 
 
 def drift(form: AttentionForm, path: Path, *, query: int = 0, ratio: float = 1.0) -> Float[Tensor, "*runs"]:
-    """The largest change of :func:`conserved` along a path, over tokens and times, in units of phi(z), ``[*runs]``."""
+    """Returns the largest change of :func:`conserved` along a path, over tokens and times, in units of phi(z), ``[*runs]``."""
     values = conserved(form, path.states.logits[..., query, :], path.states.lower, ratio=ratio)
     return (values - values[0]).abs().amax(-1).amax(0)
 
 
 def first_term(form: AttentionForm, path: Path, *, ratio: float = 1.0) -> Float[Tensor, "t *runs M"]:
-    """The change of rho kappa sum_k v_k^2, ``[t, *runs, M]``; for linear and exponential attention it predicts the change of phi(z)."""
+    """Returns the change of rho kappa sum_k v_k^2, ``[t, *runs, M]``.
+
+    For linear and exponential attention it predicts the change of phi(z).
+    """
     squares = ratio * form.factor * path.states.lower.square().sum(-2)
     return squares - squares[0]
 
 
 def fixed_mean(model: Model, contexts: Contexts, path: Path, *, query: int = 0) -> Float[Tensor, "t *runs M"]:
-    """The change of z that the paper's softmax invariant predicts, with the mean attention at the start.
+    """Returns the change of z that the paper's softmax invariant predicts, with the mean attention at the start.
 
     Args:
         model: model with softmax attention.
@@ -79,9 +82,10 @@ def fixed_mean(model: Model, contexts: Contexts, path: Path, *, query: int = 0) 
 
 
 def moving_mean(model: Model, contexts: Contexts, path: Path, *, query: int = 0) -> Float[Tensor, "t *runs M"]:
-    """As :func:`fixed_mean`, but with the current mean attention at each time; the remaining error is due to the factorisation.
+    """Returns the same prediction as :func:`fixed_mean`, but with the current mean attention at each time.
 
-    The integral of the mean attention is a trapezoidal sum over the saved states, so many states must be saved.
+    The remaining error is due to the factorisation. The integral of the mean attention is a trapezoidal sum over the saved states, so many
+    states must be saved.
 
     Raises:
         ValueError: attention is not softmax, or no sample has this query.
@@ -95,19 +99,19 @@ def moving_mean(model: Model, contexts: Contexts, path: Path, *, query: int = 0)
 
 
 def mean_attention(model: Model, contexts: Contexts, path: Path, *, query: int = 0) -> Float[Tensor, "t *runs M"]:
-    """E[b] over the samples with this query, at each saved time, ``[t, *runs, M]``.
+    """Returns E[b] over the samples with this query, at each saved time, ``[t, *runs, M]``.
 
     Raises:
         ValueError: no sample has this query.
     """
     matching = contexts.query == query
     if not bool(matching.any()):
-        raise ValueError(f"query must be that of a sample, in [0, {contexts.queries}), got {query}")
+        raise ValueError(f"query must be the query of some sample, in [0, {contexts.queries}), got {query}")
     return model.attend(path.states, contexts)[..., matching, :].mean(-2)
 
 
 def factorisation_error(model: Model, contexts: Contexts, path: Path) -> Float[Tensor, "t *runs"]:
-    """Norm of the part of dz/dt that the factorisation of E[g b b^T] drops, divided by that of dz/dt, at each saved time, ``[t, *runs]``.
+    """Returns the relative norm of the part of dz/dt that the factorisation of E[g b b^T] drops, at each saved time, ``[t, *runs]``.
 
     Raises:
         ValueError: attention is not softmax, or the samples have several queries.
@@ -123,7 +127,10 @@ def factorisation_error(model: Model, contexts: Contexts, path: Path) -> Float[T
 
 
 def _terms(model: Model, contexts: Contexts, path: Path, query: int) -> tuple[Tensor, Tensor, Tensor]:
-    """rho kappa v^2 ``[t, *runs, K, M]``, its sum over units and tokens ``[t, *runs, 1]``, and the mean attention ``[t, *runs, M]``."""
+    """Returns rho kappa v^2, its sum over units and tokens, and the mean attention.
+
+    The shapes are ``[t, *runs, K, M]``, ``[t, *runs, 1]`` and ``[t, *runs, M]``.
+    """
     _check_softmax(model)
     squares = model.ratio * model.attention.factor * path.states.lower.square()
     return squares, squares.sum((-1, -2))[..., None], mean_attention(model, contexts, path, query=query)
@@ -137,7 +144,7 @@ def _check_softmax(model: Model) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """How well a predicted change of the logits fits the measured one.
+    """Goodness of fit of a predicted change of the logits.
 
     Attributes:
         correlation: centred cosine over tokens (the paper's NC), in [-1, 1]; NaN if one of the two is constant.

@@ -33,7 +33,7 @@ from .hierarchy import Hierarchy, recovery
 
 Stream = Float[Tensor, "n t d"]
 Curves = Float[Tensor, "t layers"]
-MAX_RATE = 1e6  # learning rate; above it Adam's own arithmetic may overflow
+MAX_RATE = 1e6  # largest learning rate; above it the arithmetic of Adam may overflow
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class LayerTrace:
 
     Attributes:
         hidden: h after the ReLU, ``[n, t, width]``.
-        entropy: of the attention of the last position, over all copies, nats, ``[n]``.
+        entropy: entropy of the attention of the last position, over all copies, nats, ``[n]``.
     """
 
     hidden: Float[Tensor, "n t width"]
@@ -53,7 +53,7 @@ class Layer(nn.Module):
     """Attention and MLP (see the module's docstring).
 
     Args:
-        dim, width: of the stream and of the MLP.
+        dim, width: widths of the stream and of the MLP.
     """
 
     def __init__(self, dim: int, width: int):
@@ -77,11 +77,11 @@ class Layer(nn.Module):
 
 
 class Stack(nn.Module):
-    """Words in, logits of the class at the last position out.
+    """Network that maps words to logits of the class, decoded at the last position.
 
     Args:
         vocabulary, classes: numbers of words and of classes.
-        dim, width, depth: of the stream, of the MLPs, number of layers.
+        dim, width, depth: width of the stream, width of the MLPs, and number of layers.
     """
 
     def __init__(self, *, vocabulary: int, classes: int, dim: int = 1024, width: int = 400, depth: int = 3):
@@ -94,17 +94,17 @@ class Stack(nn.Module):
         return self.trace(ids)[0]
 
     def trace(self, ids: Int[Tensor, "n L"]) -> tuple[Float[Tensor, "n classes"], tuple[LayerTrace, ...]]:
-        """Logits, and the trace of each layer; position 0 represents all copies of the padding.
+        """Returns the logits, and the trace of each layer. Position 0 represents all copies of the padding.
 
         Args:
-            ids: words, ``[n, L]``. The run of one word at the start that all sequences share is computed once.
+            ids: words, ``[n, L]``. If all sequences start with repetitions of the same word, these are computed once.
         """
-        # cumprod keeps the leading ones: the length of the common run
-        shared = (ids == ids[:1, :1]).all(0).long().cumprod(0)
-        run = max(1, int(shared.sum()))
-        copies = torch.ones(ids.shape[1] - run + 1, device=ids.device)
-        copies[0] = run
-        tokens, traces = self.embedding(ids[:, run - 1 :]), []
+        # cumprod is 1 at the leading positions at which all sequences have the first word, and 0 from the first other position on.
+        is_padding = (ids == ids[:1, :1]).all(0).long().cumprod(0)
+        padding = max(1, int(is_padding.sum()))
+        copies = torch.ones(ids.shape[1] - padding + 1, device=ids.device)
+        copies[0] = padding
+        tokens, traces = self.embedding(ids[:, padding - 1 :]), []  # [n, L - padding + 1, dim]
         for layer in self.layers:
             tokens, trace = layer(tokens, copies)
             traces.append(trace)
@@ -113,16 +113,16 @@ class Stack(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class StackRun:
-    """Result of a training. The layers are ordered from the lowest: one for each layer of latents and one for the classes.
+    """Result of a training run. The layers are ordered from the lowest: one for each layer of latents and one for the classes.
 
     Attributes:
-        model: after training.
-        steps: at which the curves were measured; the first is 0.
+        model: trained network.
+        steps: steps at which the curves were measured; the first is 0.
         loss: cross-entropy over all classes, nats, ``[t]``.
         recovered: recovery of the latents of each layer by the units of that layer, ``[t, layers]``.
         rank: stable rank of each MLP's lower layer, ``[t, layers]``.
-        entropy: of the attention of the last position, mean over classes, nats, ``[t, layers]``.
-        before, after: largest activation over positions in each layer, ``[classes, width]``, before and after training.
+        entropy: entropy of the attention of the last position, mean over classes, nats, ``[t, layers]``.
+        before, after: largest activation of each unit over positions, before and after training, ``[classes, width]`` per layer.
     """
 
     model: Stack
@@ -151,11 +151,11 @@ def fit_stack(
     """Trains a stack with one layer for each layer of latents and one for the classes.
 
     Args:
-        hierarchy: generates the sequences.
+        hierarchy: latents and classes that generate the sequences.
         generator: draws initial weights and batches.
-        steps, rate, batch, decay: of Adam.
-        length: L of the sequences.
-        dim, width: of the stack.
+        steps, rate, batch, decay: number of steps, learning rate, batch size and weight decay of Adam.
+        length: L, the number of tokens per sequence, padding included.
+        dim, width: widths of the stream and of the MLPs.
         measure_steps: steps after which the curves are measured, in addition to 0 and the last.
     Raises:
         ValueError: a class is longer than ``length``, ``measure_steps`` lie outside the run, or a setting is out of range.
@@ -163,7 +163,7 @@ def fit_stack(
     """
     integers(steps=steps, batch=batch)
     if not 0 < rate <= MAX_RATE:
-        raise ValueError(f"rate must lie in (0, {MAX_RATE:.0e}], got {rate:g}; 1e-3 is a usual one")
+        raise ValueError(f"rate must lie in (0, {MAX_RATE:.0e}], got {rate:g}; try 1e-3")
     marks = sorted({0, steps} | set(measure_steps))
     if marks[0] < 0 or marks[-1] > steps:
         outside = marks[0] if marks[0] < 0 else marks[-1]
@@ -212,6 +212,6 @@ def _snapshot(model: Stack, ids: Tensor, latents: tuple[Bool[Tensor, "classes _"
 
 
 def _batches(classes: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """An endless iterator over the shares of the classes among ``size`` draws, ``[classes]``."""
+    """Yields, without end, the shares of the classes among ``size`` draws, ``[classes]``."""
     while True:
         yield torch.bincount(torch.randint(classes, (size,), generator=generator), minlength=classes) / size

@@ -21,11 +21,11 @@ The factor is common to the units, so from zero all units learn a token at the s
 
 .. math:: V(t) = M \operatorname{diag}(1 - \delta(t)), \qquad \dot\delta_l = -\delta_l\, e^{\|M_{:l}\|^2 (1 - \delta_l)^2 / 2} ,
 
-where M is the matrix of critical points and :math:`\delta_l` is that of a single component whose critical point is the length of column l.
-Near t = 0, V is tM; as t grows, it tends to M. In between only the largest columns are learnt, so V is dominated by few directions: its
-stable rank falls and rises again. With a linear MLP, :math:`\dot v_{kl} = \Delta_{kl}\, e^{\sum_j v_{jl}^2/2}`, the columns follow the
-orbit of their lengths (:mod:`.orbit`) and one of them leaves all others behind: the stable rank tends to one, as slowly as the length
-:math:`\sqrt{2 \ln(1/r)}` of that column grows. If all columns have the same length, the rank does not change.
+where M is the matrix of critical points and :math:`\delta_l` follows the equation of a single component whose critical point is the length
+of column l. Near t = 0, V is close to tM; as t grows, it tends to M. In between only the largest columns are learnt, so V is dominated by
+few directions: its stable rank falls and rises again. With a linear MLP, :math:`\dot v_{kl} = \Delta_{kl}\, e^{\sum_j v_{jl}^2/2}`, the
+columns follow the orbit of their lengths (:mod:`.orbit`) and one of them leaves all others behind: the stable rank tends to one, as slowly
+as the length :math:`\sqrt{2 \ln(1/r)}` of that column grows. If all columns have the same length, the rank does not change.
 
 Away from the critical point the equation is a heuristic (see :mod:`.mixture`). The equations for several units are derived in this library.
 Source: :cite:t:`tian2024joma`.
@@ -50,13 +50,13 @@ from .orbit import orbit
 Vector = Float[Tensor, " M"]
 Times = Float[Tensor, " t"]
 Layer = Float[Tensor, "K M"]
-ENTROPY_MARGIN = 0.1  # nats; attention with an entropy this close to that of uniform or hard attention counts as such
+ENTROPY_MARGIN = 0.1  # nats; attention counts as uniform or hard if its entropy is within this margin of the uniform or hard value
 
 
 @single_threaded
 @converted(float64=("mu", "times"))
 def log_remaining(mu: Vector, times: Times, *, tolerance: float = 1e-10) -> Float[Tensor, "t M"]:
-    r"""ln delta of each component at the given times, for the start v = 0 (ln delta = 0).
+    r"""Integrates ln delta of each component from v = 0, where ln delta = 0, to the given times.
 
     Args:
         mu: critical point of each component, ``[M]``, not zero.
@@ -70,18 +70,19 @@ def log_remaining(mu: Vector, times: Times, *, tolerance: float = 1e-10) -> Floa
     """
     from scipy.integrate import solve_ivp
 
-    if not bool((torch.isfinite(mu) & (mu != 0)).all()):
-        raise ValueError("mu must be finite and not zero, got one that is not; leave out components that do not move")
+    valid = torch.isfinite(mu) & (mu != 0)
+    if not bool(valid.all()):
+        raise ValueError(f"mu must be finite and not zero, got {float(mu[~valid][0]):g}; omit components that do not move")
     if not len(times) or not bool(torch.isfinite(times).all()):
-        raise ValueError(f"times must be finite, at least one of them, got {times.tolist()[:5]}")
+        raise ValueError(f"times must be finite and not empty, got {times.tolist()[:5]}")
     if float(times[0]) < 0 or bool((times.diff() <= 0).any()):
-        raise ValueError("times must increase and start at 0 or later, got others; sort them")
+        raise ValueError(f"times must increase and start at 0 or later, got {times.tolist()[:5]}; sort them")
     if float(times[-1]) == 0:
         return torch.zeros(1, len(mu), dtype=torch.float64)
     squares = mu.square().numpy()
 
     # Integrate ln delta, since delta itself soon underflows. expm1 keeps the digits of delta - 1 near the start, where delta is 1. The
-    # components are independent. Solved together, they share the small steps of the fastest one, which are accurate enough for all.
+    # components are independent. If they are solved together, all use the steps of the fastest one, which are short enough for all.
     def velocity(_: float, logs: np.ndarray) -> np.ndarray:
         return -np.exp(squares * np.expm1(logs) ** 2 / 2)
 
@@ -94,7 +95,7 @@ def log_remaining(mu: Vector, times: Times, *, tolerance: float = 1e-10) -> Floa
 
 @converted(float64=("mu",))
 def learning_ratio(mu: Vector) -> Float[Tensor, "M M"]:
-    """exp((mu_j^2 - mu_k^2) / 2), ``[M, M]``: in the long run ln(1/delta_j) grows this many times faster than ln(1/delta_k)."""
+    """Returns exp((mu_j^2 - mu_k^2) / 2), ``[M, M]``: in the long run ln(1/delta_j) is this many times as large as ln(1/delta_k)."""
     half = mu.square() / 2
     return torch.exp(half[:, None] - half)
 
@@ -115,31 +116,31 @@ class Bounce:
 
     @property
     def drop(self) -> float:
-        """start - least."""
+        """Fall to the smallest value, start - least."""
         return self.start - self.least
 
     @property
     def rebound(self) -> float:
-        """end - least; 0 if the curve only falls."""
+        """Rise from the smallest value, end - least; 0 if the curve only falls."""
         return self.end - self.least
 
 
 @converted(float64=("curve",))
 def bounce(curve: Times) -> Bounce:
-    """Start, smallest value and end of a curve ``[t]``.
+    """Finds the start, the smallest value and the end of a curve ``[t]``.
 
     Raises:
         ValueError: the curve is empty or not finite.
     """
     if not len(curve) or not bool(torch.isfinite(curve).all()):
-        raise ValueError("a curve must hold finite values, at least one, got NaN, infinity or none; drop such values")
+        raise ValueError(f"a curve must hold finite values and at least one, got {curve.tolist()[:5]}; drop NaN and infinity")
     index = int(curve.argmin())
     return Bounce(float(curve[0]), float(curve[index]), float(curve[-1]), index)
 
 
 @converted(float64=("lower",))
 def attention(lower: Float[Tensor, "*batch M"], *, temperature: float = 2.0) -> Float[Tensor, "*batch M"]:
-    """softmax(v^2 / T): attention once z is integrated out, ``[*batch, M]`` (T = 2 by the exponential invariant).
+    """Returns softmax(v^2 / T), ``[*batch, M]``: attention with z integrated out (T = 2 by the exponential invariant).
 
     Raises:
         ValueError: the temperature is not positive and finite.
@@ -150,7 +151,7 @@ def attention(lower: Float[Tensor, "*batch M"], *, temperature: float = 2.0) -> 
 
 @converted(float64=("lower",))
 def attention_entropy(lower: Float[Tensor, "t M"], *, temperature: float = 2.0) -> Times:
-    """Entropy of :func:`attention` at each time, in nats, ``[t]``.
+    """Computes the entropy of :func:`attention` at each time, in nats, ``[t]``.
 
     Raises:
         ValueError: the temperature is not positive and finite.
@@ -160,7 +161,7 @@ def attention_entropy(lower: Float[Tensor, "t M"], *, temperature: float = 2.0) 
 
 @converted(float64=("entropies",))
 def undecided(entropies: Times, *, keys: int) -> Bool[Tensor, " t"]:
-    """Where attention over ``keys`` tokens is neither uniform nor hard: its entropy differs from both by more than ``ENTROPY_MARGIN``."""
+    """Returns whether attention over ``keys`` tokens is neither uniform nor hard at each time, up to ``ENTROPY_MARGIN``, ``[t]``."""
     return (entropies > ENTROPY_MARGIN) & (entropies < math.log(keys) - ENTROPY_MARGIN)
 
 
@@ -169,14 +170,14 @@ def undecided(entropies: Times, *, keys: int) -> Bool[Tensor, " t"]:
 def salient_descent(
     mu: Vector, *, start: float = 0.05, rate: float = 0.02, temperature: float = 3.0, steps: int = 5000
 ) -> Float[Tensor, "t M"]:
-    r"""The normalised equation in discrete time, :math:`v \leftarrow v + \eta\, (\mu - v) \circ \mathrm{softmax}(v^2/T)`.
+    r"""Iterates the normalised equation in discrete time, :math:`v \leftarrow v + \eta\, (\mu - v) \circ \mathrm{softmax}(v^2/T)`.
 
     The defaults are those of the paper's Fig. 4.
 
     Args:
-        mu: ``[M]``.
+        mu: critical point of each component, ``[M]``.
         start: initial value of every component of v.
-        rate, temperature, steps: eta, T and the number of steps.
+        rate, temperature, steps: step size eta, temperature T and number of steps.
     Returns:
         v after 0, 1, ..., steps, ``[steps + 1, M]``.
     Raises:
@@ -191,11 +192,12 @@ def salient_descent(
 def linear_descent(
     discriminancy: Vector, *, start: float = 0.05, rate: float = 0.02, temperature: float = 3.0, steps: int = 5000
 ) -> Float[Tensor, "t M"]:
-    r"""As :func:`salient_descent` with a linear MLP: :math:`v \leftarrow v + \eta\, \Delta \circ \mathrm{softmax}(v^2/T)`,
-    ``[steps + 1, M]``.
+    r"""Iterates the equation of a linear MLP in discrete time, :math:`v \leftarrow v + \eta\, \Delta \circ \mathrm{softmax}(v^2/T)`.
 
-    Raises:
-        ValueError: as :func:`salient_descent`.
+    The other arguments, the result and the errors are those of :func:`salient_descent`.
+
+    Args:
+        discriminancy: Delta, ``[M]``.
     """
     finite(discriminancy=discriminancy)
     return _descend(lambda v: discriminancy, len(discriminancy), start, rate, temperature, steps)
@@ -217,24 +219,24 @@ def _descend(
 
 
 def published_mu() -> Vector:
-    """The ten components of the paper's Fig. 4: 1 + 3 u with u the first ten uniform numbers of torch's seed 0, sorted, ``[10]``."""
+    """Returns the components of the paper's Fig. 4, sorted, ``[10]``: 1 + 3 u with the first ten uniform numbers u of torch's seed 0."""
     return (3 * torch.rand(10, generator=Generator().manual_seed(0)) + 1).sort().values.double()
 
 
 def random_mu(generator: Generator, *, components: int = 10) -> Vector:
-    """Random critical points 1 + 3 u with u uniform in [0, 1], sorted, ``[M]``."""
+    """Draws critical points 1 + 3 u with u uniform in [0, 1], sorted, ``[M]``."""
     return (1 + 3 * torch.rand(components, generator=generator, dtype=torch.float64)).sort().values
 
 
 @single_threaded
 @converted(float64=("points", "times"))
 def nonlinear_layer(points: Layer, times: Times, *, tolerance: float = 1e-10) -> Float[Tensor, "t K M"]:
-    """V of nonlinear units at the given times, from zero, ``[t, K, M]``.
+    """Computes V of nonlinear units at the given times, from V = 0, ``[t, K, M]``.
 
     Args:
         points: critical points mu, ``[K, M]``; no column is zero.
         times: increasing, >= 0, ``[t]``.
-        tolerance: as in :func:`log_remaining`.
+        tolerance: relative tolerance of the integrator.
     Raises:
         ValueError: a column is zero or not finite, or the times are negative or not increasing.
         NotConverged: the integrator failed.
@@ -246,40 +248,48 @@ def nonlinear_layer(points: Layer, times: Times, *, tolerance: float = 1e-10) ->
 @single_threaded
 @converted(float64=("discriminancy", "remaining"))
 def linear_layer(discriminancy: Layer, remaining: Float[Tensor, " t"]) -> Float[Tensor, "t K M"]:
-    """V of linear units at the times (1 - r) t*, from zero, ``[t, K, M]``; t* is the blow-up time of the largest column.
+    """Computes V of linear units at the times (1 - r) t*, from V = 0, ``[t, K, M]``; t* is the blow-up time of the largest column.
 
     Args:
         discriminancy: Delta, ``[K, M]``; no column is zero.
-        remaining: r in (0, 1], ``[t]``.
+        remaining: share r of t* that remains, in (0, 1], ``[t]``.
     Raises:
         ValueError: a column is zero or not finite, or a share is outside (0, 1].
     """
     lengths = discriminancy.norm(dim=0)
-    if not bool((torch.isfinite(lengths) & (lengths > 0)).all()):
-        raise ValueError("columns must be finite and not zero, got one that is not; leave out tokens that do not move")
+    valid = torch.isfinite(lengths) & (lengths > 0)
+    if not bool(valid.all()):
+        raise ValueError(f"columns must be finite and not zero, got length {float(lengths[~valid][0]):g}; omit tokens that do not move")
     # Each column keeps its direction, and its length follows the orbit of a single unit.
     return discriminancy / lengths * orbit(lengths, remaining)[:, None]
 
 
 def gaussian_points(generator: Generator, *, units: int = 12, tokens: int = 20, scale: float = 1.0) -> Layer:
-    """Critical points with independent normal entries of standard deviation ``scale``, ``[units, tokens]``."""
+    """Draws critical points with independent normal entries of standard deviation ``scale``, ``[units, tokens]``."""
     return scale * torch.randn(units, tokens, generator=generator, dtype=torch.float64)
 
 
 @converted(float64=("points",))
 def equal_columns(points: Layer) -> Layer:
-    """The columns rescaled to the root mean square of their lengths, so that no token is salient, ``[K, M]``."""
+    """Rescales all columns to one length, the root mean square of their lengths, so that no token is salient, ``[K, M]``.
+
+    Raises:
+        ValueError: a column is zero.
+    """
     lengths = points.norm(dim=0)
+    if bool((lengths == 0).any()):
+        raise ValueError(f"columns must not be zero, got {int((lengths == 0).sum())} zero columns of {points.shape[1]}")
     return points * lengths.square().mean().sqrt() / lengths
 
 
 @single_threaded
 @converted(float64=("points", "layers"))
 def rank_bounce(points: Layer, layers: Float[Tensor, "t K M"]) -> Bounce:
-    """Drop and rebound of the stable rank of V.
+    """Computes the drop and rebound of the stable rank of V.
 
     Args:
-        points: critical points, ``[K, M]``. The rank of V is undefined at the start, V = 0; just after it V is a multiple of ``points``.
+        points: critical points, ``[K, M]``. At the start V is zero and has no stable rank; just after it, V is nearly a multiple of
+            ``points``, whose stable rank is the first value.
         layers: V at later times, ``[t, K, M]``.
     """
     return bounce(torch.cat([stable_rank(points)[None], stable_rank(layers)]))

@@ -62,7 +62,7 @@ def measure(problem: QueryData, generator: Generator) -> Iterator[Measurement | 
 
     Args:
         problem: result of :func:`read`.
-        generator: source of the subset of a large data set, the shuffles and the starts.
+        generator: draws the subset of a large data set, the shuffles and the initial weights.
     """
     sample, units = problem.sample(generator), len(problem.classes)
     try:
@@ -199,17 +199,17 @@ def analyse(
         ids: contextual tokens in any order, without the query, ``[n, context]``.
         query_ids: the query of each sequence, ``[n]``; the most frequent one is analysed.
         next_ids: the token that follows each sequence, ``[n]``.
-        seed: seed of starts and shuffles, and of the subset if there are more than 300 sequences.
+        seed: seed of initial weights and shuffles, and of the subset if there are more than 300 sequences.
     Returns:
         The measurements and arrays of :func:`measure`; a single row with a reason if the sequences cannot be used.
     Raises:
         ValueError: an id or the seed is not an integer >= 0, lengths differ, or there is no sequence.
     """
-    context, query, following, _ = sequence_ids(ids, query_ids, next_ids, None)
+    context, query, next_token, _ = sequence_ids(ids, query_ids, next_ids, None)
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
         raise ValueError(f"seed must be an integer of at least 0, got {seed!r}")
     started = time.perf_counter()
-    problem = select_query(context, query, following)
+    problem = select_query(context, query, next_token)
     if isinstance(problem, Unsupported):
         table, arrays = collect([_row(SOFTMAX_ERROR, None, reason=problem.reason)])
     else:

@@ -103,7 +103,7 @@ def normalised_clock(discriminancy: Vector, frequency: Vector, remaining: Remain
         raise ValueError("remaining must hold at least one share, got none")
     # A grows without bound as r goes to zero, but A r stays bounded. Therefore integrate in ln r: |dt| = A t* |dr| = A t* r |d ln r|.
     grid = torch.logspace(0, math.log10(min(float(remaining.min()), 1 - 1e-12)), points, dtype=torch.float64)
-    grid = torch.cat([grid, remaining]).unique().flip(0)  # from the start to the end, with the requested r among the points
+    grid = torch.cat([grid, remaining]).unique().flip(0)  # r falls from the start to the end; the grid contains the requested values
     normaliser = (frequency * torch.exp(orbit(discriminancy, grid).square() / 2)).sum(-1)
     depth, speed = -grid.log(), normaliser * grid * blow_up_time(discriminancy)
     times = torch.cat([torch.zeros(1, dtype=torch.float64), ((speed[1:] + speed[:-1]) / 2 * depth.diff()).cumsum(0)])

@@ -1,8 +1,8 @@
 r"""Sequences of discrete tokens as samples of the theory's block, and the block trained on them.
 
-The theory assumes that the samples of one query alone train the MLP. One data set therefore contains the contexts of the most frequent
-query only. A second one adds the contexts of other queries and violates the assumption. The block has linear units and learns the next
-token with cross-entropy, by gradient flow from a small Gaussian start. Source: :cite:t:`tian2024joma`.
+The theory assumes that the samples of one query alone train the MLP. The first set of samples therefore contains the contexts of the most
+frequent query only. The second set adds the contexts of other queries and violates the assumption. The block has linear units and learns
+the next token with cross-entropy, by gradient flow from a small Gaussian start. Source: :cite:t:`tian2024joma`.
 """
 
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ class QueryData:
         """Returns at most 300 sequences with the most frequent query and at most 300 with other queries, all followed by a class.
 
         Args:
-            generator: source of the subsets if there are more sequences.
+            generator: draws the subsets if there are more sequences.
         """
         has_class = torch.isin(self.next_token, self.classes)
         masks = (self.query == self.queries[0]) & has_class, torch.isin(self.query, self.queries[1:]) & has_class
@@ -79,7 +79,7 @@ class QueryData:
         words = most_frequent(self.context[first].flatten(), MAX_TOKENS)
         rows, n = torch.cat([first, others]), len(first)
         counts = (self.context[rows][:, :, None] == words).double().mean(1)
-        # Tokens without a column of their own share one, so that every row sums to one; a total below 1e-9 is rounding.
+        # All rarer tokens share one more column, so that every row sums to one. A total below 1e-9 is rounding.
         rare_share = (1 - counts.sum(1, keepdim=True)).clamp(min=0)
         if float(rare_share.sum()) > 1e-9:
             counts, words = torch.cat([counts, rare_share], dim=1), torch.cat([words, torch.tensor([RARE])])
@@ -150,11 +150,11 @@ def softmax_run(contexts: Contexts, *, units: int, generator: Generator) -> Soft
     Raises:
         NotConverged: a state is not finite.
     """
-    # All blocks start from the same weights, so that only the targets distinguish the runs.
     model, n = Model(Softmax()), len(contexts.query)
     shuffled = [contexts.targets[torch.randperm(n, generator=generator)] for _ in range(SHUFFLES)]
     runs = Contexts(contexts.counts, contexts.query, torch.stack([contexts.targets, *shuffled]))
     start = gaussian_block(contexts, units=units, scale=SCALE, generator=generator)
+    # All runs start from the same weights, so that only the targets distinguish them: repeat each tensor along a leading axis of runs.
     starts = Block(*(part.expand(1 + SHUFFLES, *part.shape) for part in (start.logits, start.lower, start.offset)))
     path = gradient_flow(starts, runs, model, step=TIME_STEP, steps=STEPS, save_steps=range(0, STEPS, SAVE_EVERY))
     z, mean = path.states.logits[..., 0, :], mean_attention(model, runs, path)[:, 0]

@@ -43,7 +43,7 @@ class Tree:
 
     Attributes:
         zero: p_k, the probability that a child of the root is 0, for each of the D labels.
-        rho: rho of each level of edges below the root's children, from the top, in [-1, 1]; L - 1 numbers.
+        rho: one number in [-1, 1] per level of edges below the root's children, from the top; L - 1 numbers.
 
     Raises:
         ValueError: a probability is outside [0, 1], a rho is outside [-1, 1], or one of the tuples is empty.
@@ -121,7 +121,7 @@ def uniform_tree(*, rho: float, levels: int, zero: tuple[float, ...]) -> Tree:
     """Returns a tree whose edges below the root's children are alike.
 
     Args:
-        rho: correlation of an edge, which keeps its parent's value with probability (1 + rho) / 2.
+        rho: correlation along an edge; a node keeps its parent's value with probability (1 + rho) / 2.
         levels: L, the number of edges from the root to a leaf.
         zero: probability, for each label of the root, that a child of the root is 0.
     Raises:
@@ -162,7 +162,7 @@ def sample_leaves(tree: Tree, n: int, *, generator: torch.Generator) -> Bool[Ten
         n: number of draws, >= 1.
         generator: source of labels and nodes.
     Returns:
-        A mask of the leaves that are 1, ``[n, leaves]``. The number of binary digits of l XOR m is H of leaves l and m.
+        A mask of the leaves that are 1, ``[n, leaves]``. H of leaves l and m is the number of binary digits of l XOR m.
     Raises:
         ValueError: n is less than 1.
     """
@@ -200,7 +200,7 @@ def masked_leaf(tree: Tree, n: int, *, generator: torch.Generator, sibling_rate:
         tree: probabilities of the tree.
         n: number of sequences to draw.
         generator: draws the sequences.
-        sibling_rate: probability that a sibling which is present also enters the context; below 1 leaves are not equally frequent.
+        sibling_rate: probability that the sibling, if present, enters the context. Below 1 the leaves are not equally frequent.
     Raises:
         ValueError: the rate is outside [0, 1], or n is less than 1.
     """

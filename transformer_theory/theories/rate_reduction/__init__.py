@@ -1,9 +1,10 @@
 """Rate reduction: representations that are compact within classes and spread out between them, measured in nats.
 
-:mod:`.problem` draws instances, :mod:`.optimum` finds the maximum in closed form, :mod:`.landscape` and :mod:`.spheres` critical points.
-:mod:`.redunet` is the network that ascends the rate reduction; :mod:`.loss` and :mod:`.mcr2_training` train networks on it.
-:mod:`.estimators` and :mod:`.clustering` follow scikit-learn, :mod:`.claims` are checkable statements, and :mod:`.on_data` and
-:mod:`.in_networks` measure data and trained networks.
+- Problems: :mod:`.problem` draws instances, :mod:`.optimum` has the maximum in closed form, and :mod:`.landscape` and :mod:`.spheres`
+  classify critical points.
+- Networks: :mod:`.redunet` is the network that ascends the rate reduction; :mod:`.loss` and :mod:`.mcr2_training` train other networks.
+- Estimators with the interface of scikit-learn: :mod:`.estimators` and :mod:`.clustering`.
+- Claims: :mod:`.claims`. Measurements of data and trained networks: :mod:`.on_data` and :mod:`.in_networks`.
 """
 
 from importlib import import_module
@@ -43,9 +44,9 @@ THEORY = Theory(
     title="Maximal coding rate reduction",
     question="Do features put classes into orthogonal subspaces, each filled evenly?",
     statement=r"A good representation needs many bits for all features together, $R = \frac12\log\det(I + \alpha X^\top X)$, and few for "
-    r"those of one class: it maximises the rate reduction $\Delta R = R - \sum_j \frac{n_j}{n} R_j \ge 0$. At the maximum classes lie in "
-    r"orthogonal subspaces and fill them evenly. ReduNet is the network whose layers are gradient steps on $\Delta R$, built from data "
-    r"without back-propagation.",
+    r"the features of one class: it maximises the rate reduction $\Delta R = R - \sum_j \frac{n_j}{n} R_j \ge 0$. At the maximum classes "
+    r"lie in orthogonal subspaces and fill them evenly. ReduNet is a network of gradient steps on $\Delta R$, built from data without "
+    r"back-propagation.",
     sources=(MCR2, REDUNET, LANDSCAPE),
     assumptions=(
         "features have norm 1, or each class has a fixed scale",

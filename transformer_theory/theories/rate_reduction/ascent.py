@@ -37,6 +37,7 @@ def ascend(problem: Problem, start: Float[Tensor, "n d"], *, steps: int = 200, t
     """Ascends from ``start`` until the gradient vanishes; a start on a saddle stays there.
 
     Args:
+        problem: function to maximise.
         start: features, ``[n, d]``.
         steps: largest number of steps.
         tolerance: largest norm of the gradient, in the unit of the problem.
@@ -48,9 +49,9 @@ def ascend(problem: Problem, start: Float[Tensor, "n d"], *, steps: int = 200, t
         g = problem.gradient(X)
         if float(g.norm()) <= tolerance * problem.unit:
             break
-        # Saddle-free Newton divides the gradient by |eigenvalue| along each eigenvector of the Hessian, so that the step points upwards
-        # even where the curvature is positive. The damping keeps steps finite along the flat directions of a maximiser (rotations). It
-        # tends to zero with the gradient, so the convergence is still superlinear.
+        # Saddle-free Newton divides the gradient by |eigenvalue| along each eigenvector of the Hessian, so the step points upwards even
+        # where the curvature is positive. The damping keeps steps finite along the flat directions of a maximiser (rotations). It tends
+        # to zero with the gradient, so the convergence is still superlinear.
         values, vectors = torch.linalg.eigh(problem.hessian(X))
         components = vectors.mT @ g.flatten()
         direction = (vectors @ (components / (values.abs() + 1e-3 * problem.unit * float(g.norm()) ** 0.5))).view_as(X)
@@ -62,7 +63,7 @@ def ascend(problem: Problem, start: Float[Tensor, "n d"], *, steps: int = 200, t
         else:
             break
         X, value = moved, value_there
-    # Near the maximiser the values agree to rounding while the gradient still shrinks, so the last digits come from the gradient alone.
+    # Near the maximiser the values are equal up to rounding while the gradient still shrinks. The last digits come from the gradient alone.
     return polish(problem, X)
 
 
@@ -71,6 +72,7 @@ def polish(problem: Problem, start: Float[Tensor, "n d"], *, steps: int = 100, t
     r"""Moves from ``start`` to a nearby critical point of any kind by damped Gauss-Newton steps on :math:`\tfrac12\|\nabla F\|^2`.
 
     Args:
+        problem: function F.
         start: features, ``[n, d]``.
         steps: largest number of steps.
         tolerance: largest norm of the gradient, in the unit of the problem.

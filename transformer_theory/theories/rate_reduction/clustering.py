@@ -1,23 +1,24 @@
 r"""Clustering by compression. Groups are merged as long as this reduces the number of bits that code the samples group by group.
 
-Initially each sample is a group. The pair whose union most shortens
+Initially each sample is a group. In each step, the pair of groups that shortens the code most is merged, until no pair shortens it. The
+code length in bits is
 
 .. math::
     L^s = \sum_j \Big[\frac{n_j + d}{2} \log_2\det\big(I + \frac{d}{n_j \epsilon^2} S_j\big) - n_j \log_2\frac{n_j}{n}\Big],
-    \quad S_j = X_j^\top X_j,
+    \quad S_j = X_j^\top X_j .
 
-is merged, until no union shortens it. The number of groups is an output and falls as the distortion ε grows. A suitable ε² is d times the
-variance of the noise around the groups' subspaces. Steepest descent by pairs may end in a local minimum.
+The number of groups is an output and falls as the distortion ε grows. A suitable ε² is d times the variance of the noise around the
+subspaces of the groups. Steepest descent by pairs may end in a local minimum.
 
 **Cost.** A group is represented by a factor :math:`T_j` of :math:`\min(n_j, r)` rows with :math:`T_j^\top T_j = S_j`; r is the rank of all
-samples. Let V and s be the singular vectors and values of the group merged last. Its union with group j then needs one determinant with the
-size of that group's factor,
+samples. Let V and s be the singular vectors and values of the group merged last. Its union with group j needs one determinant of the size
+of :math:`T_j`,
 
 .. math::
     \det(I + \beta(S + S_j)) = \prod_i (1 + \beta s_i^2) \cdot \det\big(I + \beta F_j F_j^\top\big), \quad
-    F_j = T_j V (I + \beta \,\mathrm{diag}(s^2))^{-1/2} V^\top + T_j (I - V V^\top),
+    F_j = T_j V (I + \beta \,\mathrm{diag}(s^2))^{-1/2} V^\top + T_j (I - V V^\top).
 
-so that a merge takes :math:`O(n r \min(n_j, r))` operations and all merges at most :math:`O(n^2 r \min(n, r))`, with n² numbers stored.
+So a merge takes :math:`O(n r \min(n_j, r))` operations, and all merges take at most :math:`O(n^2 r \min(n, r))`, with n² stored numbers.
 
 Source: :cite:t:`ma2007segmentation`.
 """
@@ -33,11 +34,11 @@ from ...core.validation import positive
 
 EXPECTED_FAILED_CHECKS = {"check_clustering": "its groups lie around means, not around subspaces through the origin"}
 
-# Largest entry of a sample over the distortion: singular values are then rounded by less than a thousandth of the distortion.
+# Largest ratio of an entry of a sample to the distortion: up to it, rounding changes singular values by less than a thousandth of ε.
 MAX_RATIO = 1e11
-# A factor contains the singular values above either limit; smaller ones do not change the coding length.
-RANK_RTOL = 1e-12  # relative to the largest singular value
-RANK_ATOL = 1e-3  # relative to the distortion
+# A factor contains the singular values above the smaller of two limits; smaller values do not change the coding length.
+RANK_RTOL = 1e-12  # limit relative to the largest singular value
+RANK_ATOL = 1e-3  # limit relative to the distortion
 
 
 class CodingLengthClustering(ClusterMixin, BaseEstimator):
@@ -97,13 +98,13 @@ class _Groups:
     def __init__(self, X: Float[np.ndarray, "n d"]):
         """Starts with one group per sample; X is in units of the distortion."""
         self.n, self.d = X.shape
-        # Only inner products matter, so with fewer samples than dimensions use coordinates in the span of the samples.
+        # Only inner products matter. With fewer samples than dimensions, coordinates in the span of the samples are cheaper.
         if self.n < self.d:
             left, sizes, _ = np.linalg.svd(X, full_matrices=False)
             X = left * sizes
         self.labels = np.arange(self.n)
         self.counts = np.ones(self.n)
-        self.factors = {1: (np.arange(self.n), X[:, None])}  # number of rows, a power of two -> groups of that many, their rows
+        self.factors = {1: (np.arange(self.n), X[:, None])}  # number of rows (a power of two) -> groups, factors [groups, rows, r]
         squares = (X * X).sum(1)
         self.lengths = self._length(self.counts, np.log1p(self._scale(self.counts) * squares))
         self.length = float(self.lengths.sum())
@@ -160,8 +161,8 @@ class _Groups:
         for groups, factors in self.factors.values():
             counts = self.counts[groups] + self.counts[i]
             scales = self._scale(counts)
-            # F_j of the module's docstring in two orthogonal parts: inside the span of the merged group, where I + β S is diagonal in V,
-            # and outside, where it is the identity.
+            # F_j of the module docstring has two orthogonal parts. Inside the span of the merged group, I + β S is diagonal in V; outside
+            # it is the identity.
             inside = factors @ directions.T
             outside = factors - inside @ directions
             one_plus = 1 + scales[:, None] * sizes**2
@@ -171,8 +172,8 @@ class _Groups:
             gains[groups] = union_lengths - self.lengths[groups] - self.lengths[i]
         gains[i] = np.inf
         self.gains[i] = self.gains[:, i] = gains
-        # The best partner of a group changes if i is better, or if it was i or j. Searching only these rows again keeps the cost of most
-        # merges linear in n.
+        # The best partner of a group changes if i is better, or if the partner was i or j. Only the rows of the second case are searched
+        # again, so most merges cost O(n).
         closer = gains < self.gains[np.arange(self.n), self.nearest]
         lost_partner = ~np.isfinite(self.gains[np.arange(self.n), self.nearest]) | (self.nearest == i)
         self.nearest[closer] = i
@@ -183,7 +184,7 @@ class _Groups:
         return self.d / counts
 
     def _length(self, counts: np.ndarray, logdets: np.ndarray) -> np.ndarray:
-        """Returns the nats of groups with these sizes, including the code of their membership."""
+        """Returns the code lengths, in nats, of groups with these sizes, including the code of their membership."""
         return (counts + self.d) / 2 * logdets - counts * np.log(counts / self.n)
 
 

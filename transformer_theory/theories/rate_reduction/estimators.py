@@ -1,20 +1,20 @@
-r"""Classifiers of the rate reduction as scikit-learn estimators. Samples are directions: each is divided by its norm first.
+r"""Classifiers based on the rate reduction as scikit-learn estimators. Samples are directions: each is divided by its norm first.
 
-* :class:`NearestSubspaceClassifier` predicts the class whose principal subspace :math:`U_j` contains most of a sample, by the largest
-  :math:`\|xU_j\|`.
-* :class:`RateReductionClassifier` predicts the class whose compression leaves least of a sample, by the smallest :math:`\|xC_j\|` with
-  :math:`C_j = \alpha_j (I + \alpha_j X_j^\top X_j)^{-1}`. It uses all directions of a class, weighted by their energy.
+* :class:`NearestSubspaceClassifier` predicts the class j with the largest :math:`\|xU_j\|`, where :math:`U_j` spans the principal subspace
+  of the class.
+* :class:`RateReductionClassifier` predicts the class j with the smallest :math:`\|xC_j\|`, where
+  :math:`C_j = \alpha_j (I + \alpha_j X_j^\top X_j)^{-1}` compresses the class. It uses all directions of a class, weighted by their energy.
 * :class:`ReduNetClassifier` applies the same rule after the layers of ReduNet, which are built from the training samples.
 
 The defaults are ε² = 0.1, λ = 500 and 100 layers, as in the published networks, and subspaces of 6 dimensions. With λ = 500
 ``predict_proba`` is 0 or 1 to 15 digits for most samples and does not reflect confidence. For probabilities take a smaller ``sharpness``,
 about the inverse of a typical difference of :math:`\|xC_j\|` between two classes.
 
-The last two are unsuitable for classes of very different sizes: a class with more samples spans more directions and attracts almost all new
-samples. The nearest subspace is not affected. All three identify a direction and its opposite; if classes differ only in their means,
-append a constant 1 to the samples.
+The last two classifiers are unsuitable for classes of very different sizes: a class with more samples spans more directions and attracts
+almost all new samples. The nearest subspace is not affected. All three treat a direction and its opposite alike; if classes differ only in
+their means, append a constant 1 to the samples.
 
-They pass ``sklearn.utils.estimator_checks.check_estimator(..., expected_failed_checks=EXPECTED_FAILED_CHECKS)``.
+The classifiers pass ``sklearn.utils.estimator_checks.check_estimator(..., expected_failed_checks=EXPECTED_FAILED_CHECKS)``.
 
 Source: :cite:t:`yu2020learning` (the first), :cite:t:`chan2022redunet` (the others).
 """
@@ -39,10 +39,10 @@ from .redunet.construction import check_samples, check_settings
 
 EPS = 0.1**0.5
 SHARPNESS = 500.0  # λ of the published networks
-EXPECTED_FAILED_CHECKS = {"check_estimators_dtypes": "its samples contain zeros, which have no direction and are refused"}
+EXPECTED_FAILED_CHECKS = {"check_estimators_dtypes": "its samples contain zero vectors, which have no direction and are rejected"}
 DECIMALS = 12  # norms are rounded before the comparison, so that two subspaces that both contain a sample tie
 PUBLISHED_STEP = 0.5  # η of the published networks
-MAX_LOSS = 0.05  # largest loss of training accuracy by the estimation of memberships that causes no warning
+MAX_LOSS = 0.05  # the estimation of memberships may lower the training accuracy by this much without a warning
 
 
 class _Directions(ClassifierMixin, BaseEstimator):
@@ -73,14 +73,14 @@ class _Directions(ClassifierMixin, BaseEstimator):
 
 
 class NearestSubspaceClassifier(_Directions):
-    r"""The class whose principal subspace contains most of a sample: the largest :math:`\|xU_j\|`.
+    r"""Classifier by the largest projection :math:`\|xU_j\|` onto the principal subspace of a class.
 
     Args:
         rank: dimension of the subspace of each class, at most the rank of its samples.
 
     Attributes:
         classes_: sorted classes, ``[k]``.
-        subspaces_: orthonormal rows ``[r, d]`` of each class.
+        subspaces_: orthonormal rows ``[r, d]`` that span the subspace of each class.
     """
 
     def __init__(self, rank: int = 6):
@@ -110,7 +110,7 @@ class NearestSubspaceClassifier(_Directions):
 
 
 class _Soft(_Directions):
-    """Base of the classifiers by the smallest ``||x C_j||``; probabilities are the softmax of ``-λ ||x C_j||``."""
+    """Base of the classifiers that predict the smallest ``||x C_j||``; probabilities are the softmax of ``-λ ||x C_j||``."""
 
     sharpness: float
 
@@ -138,10 +138,10 @@ class _Soft(_Directions):
 
 
 class RateReductionClassifier(_Soft):
-    r"""The class j with the smallest :math:`\|xC_j\|`: a layer of ReduNet without the step.
+    r"""Classifier by the smallest :math:`\|xC_j\|`: a layer of ReduNet without the step.
 
     Args:
-        eps: distortion ε of directions, > 0; squared inside. Default: ε² = 0.1.
+        eps: distortion ε of directions, > 0; squared inside. The default is ε² = 0.1.
         sharpness: λ of the probabilities, > 0.
 
     Attributes:
@@ -169,22 +169,22 @@ class RateReductionClassifier(_Soft):
 
 
 class ReduNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Soft):
-    r"""ReduNet, built from the training samples layer by layer: features by its layers, classes by the last one's :math:`\|xC_j\|`.
+    r"""ReduNet, built layer by layer from the training samples. The last layer predicts the class with the smallest :math:`\|xC_j\|`.
 
     Args:
         layers: number L of gradient steps.
         step: step size η. None: the smaller of the published 0.5 and :func:`~.redunet.guaranteed_step`, up to which no layer lowers ΔR.
             With few samples in many dimensions longer steps scatter samples with estimated memberships, although ΔR rises at almost every
             layer.
-        eps: distortion ε, > 0; squared inside. Default: ε² = 0.1.
+        eps: distortion ε, > 0; squared inside. The default is ε² = 0.1.
         sharpness: λ of the memberships, > 0.
 
     Attributes:
         classes_: sorted classes, ``[k]``.
         network_: constructed :class:`~.redunet.ReduNet`, with ΔR of the training samples by layer, and the step size.
 
-    ``fit`` warns (scikit-learn's ``ConvergenceWarning``) if the step is longer than the guaranteed one and training accuracy is much lower
-    with estimated memberships than with the labels. The rule for the default step is ours.
+    ``fit`` warns (scikit-learn's ``ConvergenceWarning``) if the step is longer than the guaranteed step and training accuracy is much lower
+    with estimated memberships than with the labels. This library adds the rule for the default step.
     """
 
     def __init__(self, layers: int = 100, step: float | None = None, eps: float = EPS, sharpness: float = SHARPNESS):
@@ -207,12 +207,14 @@ class ReduNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Soft
         return self
 
     def _warn_if_worse(self, directions: Float[Tensor, "n d"], indices: Tensor, step: float, guaranteed: float) -> None:
+        """Warns if estimated memberships, instead of labels, lower the training accuracy by more than MAX_LOSS."""
         net = self.network_
-        known, estimated = (float((net.predict(each) == indices).double().mean()) for each in (net.features, net.transform(directions)))
-        if estimated < known - MAX_LOSS:
+        candidates = (net.features, net.transform(directions))  # training features by labels, and by estimated memberships
+        labelled, estimated = (float((net.predict(features) == indices).double().mean()) for features in candidates)
+        if estimated < labelled - MAX_LOSS:
             warnings.warn(
-                f"step {step:g} is too long for {len(indices)} samples: training accuracy is {known:.3f} as built, {estimated:.3f} with "
-                f"estimated memberships; take step=None, or at most {guaranteed:.3g}",
+                f"step {step:g} is too long for {len(indices)} samples: training accuracy is {labelled:.3f} as built, {estimated:.3f} with "
+                f"estimated memberships; pass step=None, or a step of at most {guaranteed:.3g}",
                 ConvergenceWarning,
                 stacklevel=3,
             )

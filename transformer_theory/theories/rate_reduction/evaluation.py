@@ -17,11 +17,11 @@ RANK, NEIGHBOURS = 30, 5  # settings of the published evaluation
 
 @converted(floats=("train", "test"), int64=("labels",))
 def nearest_subspace(train: Float[Tensor, "n d"], labels: Int[Tensor, " n"], test: Float[Tensor, "m d"], *, rank: int) -> Int[Tensor, " m"]:
-    """Predicts the class whose principal subspace (through the origin) contains most of a sample, by the largest ``||x U_j||``.
+    """Predicts the class j with the largest projection ``||x U_j||`` onto its principal subspace (through the origin).
 
     Args:
         train: training features, ``[n, d]``.
-        labels: their classes, ``[n]``; classes without samples are never predicted.
+        labels: classes of the training features, ``[n]``; classes without samples are never predicted.
         test: test features, ``[m, d]``.
         rank: dimension of each subspace, at most the number of samples of the class.
     Returns:
@@ -40,7 +40,7 @@ def principal_subspaces(train: Float[Tensor, "n d"], labels: Int[Tensor, " n"], 
 
     Args:
         train: training features, ``[n, d]``.
-        labels: their classes, ``[n]``.
+        labels: classes of the training features, ``[n]``.
         rank: dimension of each subspace, at most the number of samples of the class.
     Returns:
         Rows ``[r, d]`` by class, for each class with samples.
@@ -131,7 +131,7 @@ def k_means_agreement(features: Float[Tensor, "n d"], truth: Int[Tensor, " n"], 
     """Measures the agreement of k-means (best of ten starts) with the classes; k is the number of classes.
 
     Args:
-        features: features, ``[n, d]``.
+        features: samples to cluster, ``[n, d]``.
         truth: class of each sample, ``[n]``.
         seed: seed of the starts.
     """
@@ -155,6 +155,6 @@ def clustering_accuracy(truth: Int[np.ndarray, " n"], groups: Int[np.ndarray, " 
     from sklearn.metrics.cluster import contingency_matrix
 
     if len(truth) != len(groups) or not len(truth):
-        raise ValueError(f"truth and groups must name the group of each sample, got {len(truth)} and {len(groups)} of them")
+        raise ValueError(f"truth and groups must have one entry per sample, at least one, got {len(truth)} and {len(groups)} entries")
     table = contingency_matrix(truth, groups)
     return float(table[linear_sum_assignment(table, maximize=True)].sum() / len(truth))

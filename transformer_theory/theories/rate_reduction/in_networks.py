@@ -28,11 +28,11 @@ class RateReductionMetric(FeatureRates):
 
     Args:
         eps: distortion for features of norm 1; squared inside.
-        seed: seed of the keys and the permutations.
+        seed: seed of the permutations, and of the keys that sort the samples.
     """
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """Returns the rows of each layer: none without labels, and no share of the optimum if classes outnumber dimensions."""
+        """Returns the rows of each layer; none without labels, and no share of the optimum if there are more classes than dimensions."""
         rows: list[Measurement] = []
         for layer in sorted(self.samples):
             rate, within, sizes, dim = self.rates(layer)

@@ -1,4 +1,4 @@
-"""The ladder: the optimum of the rate reduction beyond the setting of the theory. Its rungs do not exist yet.
+"""The ladder: the rate reduction as a share of its optimum, beyond the setting of the theory. There are no rungs yet.
 
 Source: :cite:t:`yu2020learning` (the optimum).
 """

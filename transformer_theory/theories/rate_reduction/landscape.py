@@ -12,9 +12,9 @@ replaces the constraint on the scale. For orthogonal classes F is a sum over squ
     \lambda\alpha\alpha_j\, s^2 + [\lambda(\alpha + \alpha_j) - \alpha(\alpha_j - \alpha)]\, s + \lambda = 0, \qquad
     0 < \lambda < \alpha\, \frac{1 - \sqrt{\gamma_j}}{1 + \sqrt{\gamma_j}} .
 
-As a function of s, F has a minimum at the smaller root and a maximum at the larger one, :math:`\bar s_j`. The maximisers of F are the X
-whose classes are orthogonal with all singular values 0 or :math:`\sqrt{\bar s_j}`, **in any number that fits**: an ascent does not restore
-a dimension that a class has lost. All other critical points have a direction of ascent.
+As a function of s, F has a minimum at the smaller root and a maximum at the larger one, :math:`\bar s_j`. X is a maximiser of F if the
+classes are orthogonal and all singular values are 0 or :math:`\sqrt{\bar s_j}`. **Any number** of them may be non-zero: an ascent does not
+restore a dimension that a class has lost. All other critical points have a direction of ascent.
 
 The Hessian classifies the critical points. With :math:`M = (I + \alpha S)^{-1}`, :math:`P = XM`,
 :math:`K = (I + \alpha XX^\top)^{-1}`, the Hessian of R is
@@ -22,8 +22,8 @@ The Hessian classifies the critical points. With :math:`M = (I + \alpha S)^{-1}`
 .. math::
     \alpha K_{ij} M_{pq} - \alpha^2 P_{iq} P_{jp} \quad (\text{rows } i, j;\ \text{columns } p, q),
 
-and each class's share :math:`\gamma_j R_j` of :math:`R^c` has the same form with :math:`\alpha_j = \alpha / \gamma_j` and the factor
-:math:`\gamma_j`. Rows of X are sorted by class.
+and the Hessian of the share :math:`\gamma_j R_j` of each class in :math:`R^c` has the same form with :math:`\alpha_j = \alpha / \gamma_j`
+and the factor :math:`\gamma_j`. Rows of X are sorted by class.
 
 Source: :cite:t:`wang2024global` (the critical points).
 """
@@ -45,8 +45,8 @@ class Regularised:
     """The problem with a penalty: maximise :meth:`value` over all X of shape ``[n, dim]``.
 
     Attributes:
-        sizes: samples of each class; rows of X are sorted by class.
-        dim: d.
+        sizes: number of samples of each class; rows of X are sorted by class.
+        dim: dimension d of the features.
         eps: distortion; squared inside.
         penalty: λ, positive and below :func:`largest_penalty`.
 
@@ -62,7 +62,7 @@ class Regularised:
     def __post_init__(self):
         limit = largest_penalty(self.sizes, self.dim, eps=self.eps)
         if not 0 < self.penalty < limit:
-            raise ValueError(f"penalty must lie between 0 and {limit:.3g}, where maximisers other than zero end, got {self.penalty}")
+            raise ValueError(f"penalty must lie between 0 and {limit:.3g} (above, only X = 0 is a maximiser), got {self.penalty}")
 
     @property
     def unit(self) -> float:
@@ -70,23 +70,26 @@ class Regularised:
         return self.penalty
 
     def value(self, X: Float[Tensor, "n d"]) -> float:
-        """F(X), nats."""
+        """Returns F(X) in nats."""
         return float(rate_reduction(X, sorted_labels(self.sizes), eps=self.eps)) - self.penalty / 2 * float(X.square().sum())
 
     def gradient(self, X: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """∇F(X)."""
+        """Returns ∇F(X)."""
         return rate_reduction_gradient(X, sorted_labels(self.sizes), eps=self.eps) - self.penalty * X
 
     def hessian(self, X: Float[Tensor, "n d"]) -> Float[Tensor, "nd nd"]:
-        """∇²F(X), entries of X in the order of ``X.flatten()``."""
+        """Returns ∇²F(X), with the entries of X in the order of ``X.flatten()``."""
         return reduction_hessian(X, self.sizes, eps=self.eps) - self.penalty * torch.eye(X.numel(), dtype=X.dtype)
 
     def move(self, X: Float[Tensor, "n d"], direction: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """X plus the direction."""
+        """Returns X plus the direction."""
         return X + direction
 
     def squares(self) -> tuple[tuple[float, float], ...]:
-        r"""The roots :math:`s < \bar s_j` of the module's quadratic for each class: the squared singular values of critical points."""
+        r"""Returns, per class, the roots :math:`s < \bar s_j` of the quadratic equation in the module docstring.
+
+        They are the squared singular values of critical points with orthogonal classes.
+        """
         alpha, *alphas = scales(self.sizes, self.dim, eps=self.eps)
         roots = []
         for a in alphas:
@@ -97,10 +100,11 @@ class Regularised:
         return tuple(roots)
 
     def disorder(self, X: Float[Tensor, "n d"]) -> float:
-        r"""Distance of X from the shape of a maximiser; 0 at a maximiser.
+        r"""Returns the distance of X from the shape of a maximiser; 0 at a maximiser.
 
-        The maximum of two numbers: the largest distance of a singular value from the nearer of 0 and :math:`\sqrt{\bar s_j}`, relative to
-        the latter, and the largest overlap :math:`\|X_i X_j^\top\|_2 / \sqrt{\bar s_i \bar s_j}` of two classes.
+        It is the maximum of two numbers. One is the largest distance of a singular value from the nearer of 0 and
+        :math:`\sqrt{\bar s_j}`, as a share of :math:`\sqrt{\bar s_j}`. The other is the largest overlap
+        :math:`\|X_i X_j^\top\|_2 / \sqrt{\bar s_i \bar s_j}` of two classes.
         """
         parts = [x / larger**0.5 for x, (_, larger) in zip(X.split(self.sizes), self.squares())]
         worst = max(float(torch.minimum(s, (s - 1).abs()).max()) for s in map(torch.linalg.svdvals, parts))
@@ -108,16 +112,20 @@ class Regularised:
         return max(worst, *overlaps)
 
     def steepest(self, X: Float[Tensor, "n d"]) -> float:
-        """Largest eigenvalue of the Hessian in units of the penalty: positive at a strict saddle, 0 at a maximiser (because its rotations
-        are maximisers too), -1 at X = 0."""
+        """Returns the largest eigenvalue of the Hessian in units of the penalty.
+
+        It is positive at a strict saddle, 0 at a maximiser (because its rotations are maximisers too), and -1 at X = 0.
+        """
         return float(torch.linalg.eigvalsh(self.hessian(X))[-1]) / self.penalty
 
 
 def largest_penalty(sizes: Sequence[int], dim: int, *, eps: float) -> float:
-    r"""The bound on λ below which every class has non-zero maximisers: :math:`\alpha \min_j (1 - \sqrt{\gamma_j}) / (1 + \sqrt{\gamma_j})`.
+    r"""Returns the bound on λ below which every class has non-zero maximisers.
+
+    It is :math:`\alpha \min_j (1 - \sqrt{\gamma_j}) / (1 + \sqrt{\gamma_j})`.
 
     Raises:
-        ValueError: fewer than two classes, an empty one, dim below 1, or eps not positive.
+        ValueError: there are fewer than two classes, a class is empty, dim is below 1, or eps is not positive.
     """
     positive(eps=eps)
     integers(dim=dim)
@@ -130,12 +138,12 @@ def largest_penalty(sizes: Sequence[int], dim: int, *, eps: float) -> float:
 def orthogonal_critical_point(
     problem: Regularised, smaller: Sequence[int], larger: Sequence[int], *, generator: torch.Generator
 ) -> Float[Tensor, "n d"]:
-    r"""A critical point with orthogonal classes; it is a saddle if any singular value is at the smaller root.
+    r"""Returns a critical point with orthogonal classes; it is a saddle if any singular value is :math:`\sqrt{s}`.
 
     Args:
         problem: the problem.
-        smaller, larger: how many singular values :math:`\sqrt{s}` and :math:`\sqrt{\bar s_j}` each class has; all others are 0.
-        generator: source of the random subspaces.
+        smaller, larger: numbers of singular values :math:`\sqrt{s}` and :math:`\sqrt{\bar s_j}` of each class; all others are 0.
+        generator: random generator of the subspaces.
     Raises:
         ValueError: a class has fewer samples than singular values, or there are more singular values in total than dimensions.
     """
@@ -145,21 +153,22 @@ def orthogonal_critical_point(
 
 
 def scales(sizes: Sequence[int], dim: int, *, eps: float) -> tuple[float, ...]:
-    """α = d / (n ε²) of all samples, then the α_j = d / (n_j ε²) of the classes."""
+    """Returns α = d / (n ε²) for all samples, then α_j = d / (n_j ε²) for each class."""
     return tuple(dim / (count * eps**2) for count in (sum(sizes), *sizes))
 
 
 def reduction_hessian(X: Float[Tensor, "n d"], sizes: Sequence[int], *, eps: float) -> Float[Tensor, "nd nd"]:
-    """∇²ΔR(X), entries of X in the order of ``X.flatten()``.
+    """Returns ∇²ΔR(X), with the entries of X in the order of ``X.flatten()``.
 
     Args:
-        X: rows sorted by class, ``[n, d]``.
-        sizes: n_j, with sum n.
+        X: features, rows sorted by class, ``[n, d]``.
+        sizes: number n_j of samples of each class, with sum n.
         eps: distortion; squared inside.
     """
     n, d = X.shape
     alpha, *alphas = scales(sizes, d, eps=eps)
-    # R couples all samples, R^c only those of the same class: subtract the Hessian of γ_j R_j, γ_j = α / α_j, from each diagonal block.
+    # R couples all samples, R^c only samples of the same class. So the Hessian of γ_j R_j with γ_j = α / α_j is subtracted from the
+    # diagonal block of each class.
     H = _rate_hessian(X, alpha)
     first = 0
     for x, a in zip(X.split(list(sizes)), alphas):
@@ -170,7 +179,7 @@ def reduction_hessian(X: Float[Tensor, "n d"], sizes: Sequence[int], *, eps: flo
 
 
 def _rate_hessian(x: Tensor, a: float) -> Tensor:
-    """Hessian of log det(I + a x^T x) / 2, ``[n, d, n, d]``; M, P and K are those of the module."""
+    """Returns the Hessian of log det(I + a x^T x) / 2, ``[n, d, n, d]``; the module docstring defines M, P and K."""
     M = torch.linalg.inv(torch.eye(x.shape[1], dtype=x.dtype) + a * x.mT @ x)
     P = x @ M
     K = torch.eye(len(x), dtype=x.dtype) - a * P @ x.mT

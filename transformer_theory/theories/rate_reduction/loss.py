@@ -64,14 +64,15 @@ class MaximalCodingRateReduction(nn.Module):
         self.eps, self.gamma1, self.gamma2 = eps, gamma1, gamma2
 
     def forward(self, features: Float[Tensor, "n d"], labels: Memberships) -> LossParts:
-        """Computes the loss of a batch. A class without samples contributes nothing. Second derivatives exist.
+        """Computes the loss of a batch. A class without samples contributes nothing. The loss can be differentiated twice.
 
-        Autocast is switched off inside. The output of a network under autocast is bfloat16 or float16, which raises ValueError: convert it
+        Autocast is switched off inside. A network under autocast returns bfloat16 or float16, which raises ValueError: convert the output
         with ``.float()`` before it is normalised.
 
         Args:
             features: rows of norm 1, ``[n, d]``, float32 or float64.
-            labels: class of each sample, integers >= 0, ``[n]``; or memberships ``[n, k]``, rows summing to one, which have a gradient too.
+            labels: class of each sample, integers >= 0, ``[n]``; or memberships ``[n, k]`` with rows that sum to one, which also get a
+                gradient.
         Raises:
             ValueError: a row does not have norm 1, features are not float32 or float64 or not finite, labels do not fit the features or are
                 not integers >= 0, or memberships do not sum to one.
@@ -91,7 +92,7 @@ class MaximalCodingRateReduction(nn.Module):
         return LossParts(loss, *(part.detach() for part in (rate - class_rate, rate, class_rate, expansion)))
 
     def _plain(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Computes the loss, R, R^c and the expansion by the differentiable rates."""
+        """Computes the loss, R, R^c and the expansion with autograd through the rates."""
         class_rate = class_coding_rate(features, labels, eps=self.eps)
         expansion = coding_rate(features, eps=self.eps / self.gamma1**0.5)
         rate = expansion if self.gamma1 == 1 else coding_rate(features, eps=self.eps)
@@ -103,7 +104,7 @@ class MaximalCodingRateReduction(nn.Module):
 
 
 class _ClosedForm(torch.autograd.Function):
-    """Value and gradient in one pass. A backward pass that is differentiated again uses autograd through the rates."""
+    """The loss with value and gradient in one pass. A backward pass that is differentiated again uses autograd through the rates."""
 
     @staticmethod
     def forward(ctx, features: Tensor, labels: Tensor, module: MaximalCodingRateReduction):
@@ -116,7 +117,7 @@ class _ClosedForm(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor, *_: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         features, labels, gradient = ctx.saved_tensors
-        # The stored gradient belongs to gamma2 R - R^c, minus the loss: hence the sign. Autograd sees it as a constant, so with
+        # The stored gradient belongs to gamma2 R - R^c, the negative loss: hence the sign. To autograd it is a constant, so with
         # create_graph the gradient is computed again as a function of the features.
         if not torch.is_grad_enabled():
             return -grad * gradient, None, None
@@ -135,9 +136,9 @@ def union_of_ranks(
     Args:
         features: features of this rank, ``[n, d]``; n may differ between ranks.
         labels: labels of this rank, ``[n]``, or memberships ``[n, k]`` (gathered without gradient).
-        group: group of ``torch.distributed``. None: all ranks.
+        group: process group of ``torch.distributed``. None: all ranks.
     Returns:
-        Features and labels of all ranks in the order of ranks, ``[sum of n, d]``.
+        Features ``[sum of n, d]`` and labels of all ranks, in the order of the ranks.
     """
     sizes = [torch.zeros(1, dtype=torch.int64, device=features.device) for _ in range(torch.distributed.get_world_size(group))]
     torch.distributed.all_gather(sizes, torch.tensor([len(features)], device=features.device), group=group)
@@ -147,7 +148,7 @@ def union_of_ranks(
 
 
 def _gather_rows(rows: Tensor, counts: list[int], group) -> list[Tensor]:
-    """Gathers the rows of every rank. all_gather needs equal shapes, so rows are padded to the largest number, then cut."""
+    """Gathers the rows of every rank. all_gather needs equal shapes, so the parts are padded to the largest length and cut afterwards."""
     padded = torch.cat([rows, rows.new_zeros(max(counts) - len(rows), *rows.shape[1:])])
     parts = [torch.empty_like(padded) for _ in counts]
     torch.distributed.all_gather(parts, padded, group=group)

@@ -1,4 +1,4 @@
-"""Training on the rate reduction, with labels (correct or corrupted) or without; then the augmented copies of an image form a class.
+"""Training on the rate reduction, with labels (correct or corrupted) or without. Without labels the copies of an image form a class.
 
 The recipes follow the published commands, but samples are permuted in each epoch; the released loader keeps one order. For the published
 label corruption, apply :func:`~transformer_theory.data.corruption.relabel_uniformly` to the labels first.
@@ -35,9 +35,9 @@ class RateReductionRecipe:
         epochs: passes over all images.
         learning_rate: the learning rate until the first milestone.
         milestones: epochs after which the learning rate is divided by ten.
-        description: the data and augmentation, in one sentence.
-        batch_size: samples per step, that is, ``copies`` augmented copies of each of ``batch_size / copies`` images.
-        copies: augmented copies per image; 1 with labels, otherwise the size of each class.
+        description: data and augmentation, in one sentence.
+        batch_size: samples per step: ``copies`` augmented copies of each of ``batch_size / copies`` images.
+        copies: augmented copies per image. With labels: 1. Without labels: the size of each class.
         eps, gamma1, gamma2: see :class:`~.loss.MaximalCodingRateReduction`; eps is squared inside.
         momentum, weight_decay: parameters of stochastic gradient descent.
     Raises:
@@ -62,7 +62,7 @@ class RateReductionRecipe:
     def __post_init__(self):
         if min(self.epochs, self.batch_size, self.copies) < 1 or self.batch_size % self.copies:
             sizes = f"epochs {self.epochs}, batch_size {self.batch_size}, copies {self.copies}"
-            raise ValueError(f"epochs, batch_size and copies must be at least 1, and copies divide the batch, got {sizes}")
+            raise ValueError(f"epochs, batch_size and copies must be at least 1, and copies must divide batch_size, got {sizes}")
         if not 0 < self.learning_rate < float("inf"):
             raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
 
@@ -73,11 +73,11 @@ def fit_supervised(
     """Trains on the rate reduction of the labels, in place; the model ends in evaluation mode.
 
     Args:
-        recipe: with one copy of each image.
-        model: made by ``recipe.build``, or another network with inputs and outputs of the same shapes.
-        images: in [0, 1], in the model's precision, ``[n, c, h, w]``.
-        labels: ``[n]``, integers >= 0, correct or corrupted.
-        generator: source of the batches and augmentations.
+        recipe: recipe with one copy of each image.
+        model: network from ``recipe.build``, or another network with inputs and outputs of the same shapes.
+        images: training images in [0, 1], in the precision of the model, ``[n, c, h, w]``.
+        labels: classes, integers >= 0, correct or corrupted, ``[n]``.
+        generator: random generator of the batches and augmentations.
     Returns:
         The loss of each step, nats per sample (-ΔR of the batch for the supervised recipe), ``[steps]``.
     Raises:
@@ -102,10 +102,10 @@ def fit_self_supervised(
     """Trains without labels, in place: the augmented copies of an image form a class. The model ends in evaluation mode.
 
     Args:
-        recipe: with at least two copies of each image.
-        model: made by ``recipe.build``, or another network with inputs and outputs of the same shapes.
-        images: in [0, 1], in the model's precision, ``[n, c, h, w]``.
-        generator: source of the batches and augmentations.
+        recipe: recipe with at least two copies of each image.
+        model: network from ``recipe.build``, or another network with inputs and outputs of the same shapes.
+        images: training images in [0, 1], in the precision of the model, ``[n, c, h, w]``.
+        generator: random generator of the batches and augmentations.
     Returns:
         The loss of each step, nats per sample, ``[steps]``.
     Raises:
@@ -116,21 +116,21 @@ def fit_self_supervised(
         raise ValueError(f"{recipe.name} has one copy of each image, which makes no class; call fit_supervised, with labels")
 
     def batch(positions: Tensor) -> tuple[Tensor, Tensor]:
-        classes = torch.arange(len(positions)).repeat_interleave(recipe.copies)  # the number of the image within the batch
+        classes = torch.arange(len(positions)).repeat_interleave(recipe.copies)  # position of the image in the batch
         return recipe.augment(images[positions[classes]]), classes
 
     return _fit(recipe, model, images, batch, generator)
 
 
 def features_of(model: nn.Module, images: Images, *, batch_size: int = 512) -> Float[Tensor, "n d"]:
-    """Normalised features of images, computed without gradients and in evaluation mode; the mode of the model is restored.
+    """Computes normalised features of images, without gradients and in evaluation mode; the mode of the model is restored.
 
     Args:
         model: network that maps images to features.
-        images: ``[n, c, h, w]``.
+        images: images, ``[n, c, h, w]``.
         batch_size: images per forward pass.
     Returns:
-        ``[n, d]``, norms 1.
+        Features of norm 1, ``[n, d]``.
     """
     training = model.training
     model.eval()

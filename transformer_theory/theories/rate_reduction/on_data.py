@@ -1,8 +1,8 @@
 r"""Rate reduction on labelled data: the rates of the features, and the effect of a ReduNet built from these features.
 
-The feature of a sequence is one vector with all its tokens if this has at most 128 entries. Otherwise it is the first token if that is the
-query (a class token), and else the mean of the tokens. Features of more than 128 dimensions are projected on their 128 leading directions.
-Norms are 1. ReduNet is built from three quarters of each class and tested on the rest.
+Each sequence gives one feature vector: all its tokens, if these have at most 128 entries together; otherwise the first token, if it is the
+query (a class token); otherwise the mean of the tokens. Features of more than 128 dimensions are projected onto their 128 leading
+directions. All features have norm 1. ReduNet is built from three quarters of each class and tested on the other quarter.
 
 Source: :cite:t:`yu2020learning` (rates), :cite:t:`chan2022redunet` (ReduNet).
 """
@@ -46,15 +46,18 @@ ACCURACY_COMPRESSED = "accuracy of the least compressed norm after ReduNet"
 
 EPS = 0.1**0.5  # ReduNet's ε² = 0.1
 SHARPNESS, SUBSPACE_RANK = 500.0, 6
-MAX_DIM, MAX_SAMPLES, MAX_SHOWN = 128, 2000, 150
+MAX_DIM, MAX_SAMPLES = 128, 2000
+MAX_PLOTTED = 150  # largest number of samples in the plot of cosines
+MAX_LABELLED_CLASSES = 12  # largest number of classes with labels on the axis of this plot
+MAX_PLOTTED_DIRECTIONS, MAX_PLOTTED_CLASSES = 30, 20  # in the plot of spectra
 PERMUTATIONS = 8
 RANK_RTOL = 1e-6
-RISE_RTOL = 1e-9  # smallest loss that counts as a lower rate reduction, relative to the final one
+RISE_RTOL = 1e-9  # smallest decrease of the rate reduction that counts, relative to its final value
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """One vector per sequence, not normalised, with its class; ``description`` states the construction of the vectors."""
+    """One vector per sequence, not normalised, with its class; ``description`` tells how the vectors are computed."""
 
     vectors: Float[Tensor, "n d"]
     labels: Int[Tensor, " n"]
@@ -71,9 +74,9 @@ class Features:
 
 
 def read(data: TokenData) -> Sequences | Unsupported:
-    """Converts each sequence to one vector (see the module's docstring)."""
+    """Converts each sequence to one vector (see the module docstring)."""
     if data.labels is None or len(data.labels.unique()) < 2:
-        return Unsupported("needs labels of at least two classes: with one, R and R^c are the same number")
+        return Unsupported("needs labels of at least two classes: with one class, R and R^c are equal")
     tokens = data.tokens.double()
     n, seq, dim = tokens.shape
     if seq == 1:
@@ -122,7 +125,7 @@ def measure(problem: Sequences, generator: Generator) -> Iterator[Measurement | 
 
     Args:
         problem: one vector per sequence, with its class.
-        generator: source of the subset, the split and the permutations of the labels.
+        generator: random generator of the subset, the split and the permutations of the labels.
     """
     features = features_of(problem, generator)
     yield from _assumptions(features)
@@ -155,7 +158,7 @@ def _assumptions(features: Features) -> Iterator[Measurement]:
     """Measures whether the classes fit into orthogonal subspaces, and whether the distortion is small enough for the theorem."""
     n, d = features.vectors.shape
     sizes, ranks = torch.bincount(features.labels).tolist(), class_ranks(features)
-    note = "dimensions that the classes span, added up; at most the dimension of the space"
+    note = "sum of the dimensions that the classes span; it must be at most the dimension of the space"
     yield _assumption(RANKS_FIT, float(sum(ranks)), "<=", float(d), holds=sum(ranks) <= d, note=note)
     margin = min(largest_rank(size, n, d, eps=EPS) / max(rank, 1) for size, rank in zip(sizes, ranks))
     note = "smallest ratio of the largest rank for this distortion to the rank of a class; it must exceed 1"
@@ -198,7 +201,7 @@ def _rates(features: Features, generator: Generator) -> Iterator[Measurement]:
 
 
 def _redunet(features: Features, generator: Generator) -> Iterator[Measurement | Arrays]:
-    """Builds ReduNet from the training part; yields its rates by layer and its effect on the other samples."""
+    """Builds ReduNet from the training samples; yields its rates by layer and its effect on the test samples."""
     features = _with_direction(features)
     if int(features.labels.max()) == 0:
         yield _on_data(LAYERS_RAISE, None, REDUNET, reason="ReduNet needs at least two classes with features other than zero")
@@ -244,13 +247,13 @@ def _redunet(features: Features, generator: Generator) -> Iterator[Measurement |
 
 
 def _with_direction(features: Features) -> Features:
-    """Drops zero features, which no step on the sphere can move; classes are renumbered without gaps."""
+    """Drops zero features, which have no place on the sphere; classes are renumbered without gaps."""
     nonzero = features.vectors.any(1)
     return Features(features.vectors[nonzero], features.labels[nonzero].unique(return_inverse=True)[1], features.description)
 
 
 def _test_mask(labels: Tensor, generator: Generator) -> Tensor:
-    """Marks a quarter of each class, rounded down (none of a class with fewer than four samples)."""
+    """Returns a random mask of a quarter of each class, rounded down; a class with fewer than four samples has no test samples."""
     mask = torch.zeros(len(labels), dtype=torch.bool)
     for j in labels.unique():
         members = (labels == j).nonzero()[:, 0]
@@ -264,7 +267,7 @@ def _share_rising(reductions: Tensor) -> float:
 
 
 def _unseen(features: Features, test: Tensor, net: ReduNet) -> Iterator[Measurement | Arrays]:
-    """Yields the accuracy on the other samples before and after ReduNet, and their cosines."""
+    """Yields the accuracy on the test samples before and after ReduNet, and their cosines."""
     x, y = features.vectors[~test], features.labels[~test]
     unseen, truth = features.vectors[test], features.labels[test]
     transformed = net.transform(unseen)
@@ -289,7 +292,7 @@ def _unseen(features: Features, test: Tensor, net: ReduNet) -> Iterator[Measurem
 def cosines(before: Float[Tensor, "n d"], after: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> dict[str, np.ndarray]:
     """Returns the arrays of :func:`plot`: cosines between at most 150 samples before and after ReduNet, sorted by class, and labels."""
     order = torch.argsort(labels, stable=True)
-    order = order[torch.linspace(0, len(labels) - 1, min(len(labels), MAX_SHOWN)).long()]
+    order = order[torch.linspace(0, len(labels) - 1, min(len(labels), MAX_PLOTTED)).long()]
     return {
         f"{NAME}/cosines_before": (before[order] @ before[order].mT).float().numpy(),
         f"{NAME}/cosines_after": (after[order] @ after[order].mT).float().numpy(),
@@ -341,19 +344,19 @@ def _plot_cosines(ax: "Axes", values: np.ndarray, labels: np.ndarray, title: str
     ax.set_title(title)
     edges = np.flatnonzero(np.diff(labels)) + 0.5
     centres = np.convolve(np.concatenate([[-0.5], edges, [len(labels) - 0.5]]), [0.5, 0.5], "valid")
-    shown = len(centres) <= 12
+    labelled = len(centres) <= MAX_LABELLED_CLASSES
     ax.set_xticks([])
-    ax.set_yticks(centres if shown else [], [str(label) for label in dict.fromkeys(labels.tolist())] if shown else [])
+    ax.set_yticks(centres if labelled else [], [str(label) for label in dict.fromkeys(labels.tolist())] if labelled else [])
     ax.set_xlabel("unseen samples")
 
 
 def _plot_spectra(ax: "Axes", result: Result) -> None:
-    """Plots the singular values of each class before and after. At the optimum they are equal, and the rest are zero."""
+    """Plots the singular values of each class before and after. At the optimum all non-zero values of a class are equal."""
     before, after = result.arrays[f"{NAME}/spectra_before"], result.arrays[f"{NAME}/spectra_after"]
-    shown = min(before.shape[1], 30)
+    directions = min(before.shape[1], MAX_PLOTTED_DIRECTIONS)
     for values, name, label in ((before, "null", "before"), (after, NAME, "after")):
-        for k, row in enumerate(values[:20, :shown]):
-            line(ax, range(1, shown + 1), row, name=name, label=label if k == 0 else "", linewidth=0.8, alpha=0.8)
+        for k, row in enumerate(values[:MAX_PLOTTED_CLASSES, :directions]):
+            line(ax, range(1, directions + 1), row, name=name, label=label if k == 0 else "", linewidth=0.8, alpha=0.8)
     ax.set_title("Class spectra")
     ax.set_ylabel(r"singular value / $\sqrt{n_j}$")
     ax.set_xlabel("direction, by class")

@@ -11,7 +11,7 @@ Among features :math:`X \in R^{n\times d}` of k classes of sizes :math:`n_j`, ea
 :math:`\alpha = d/(n\epsilon^2)` and :math:`f_j(\lambda) = \tfrac12\log(1 + \alpha\lambda) - \tfrac{\gamma_j}2\log(1 +
 \alpha\lambda/\gamma_j)`. This :math:`f_j` is convex below some point and concave beyond, so at a maximum on the simplex
 :math:`\sum_i \lambda_i = n_j` all positive values are equal, except possibly one smaller value :math:`a`. An intermediate a is never
-optimal: along :math:`(a, b, \dots, b)` the derivative has the sign of :math:`ab - \gamma_j/\alpha^2`, where ab grows with a, so the sum
+optimal: along :math:`(a, b, \dots, b)` the derivative has the sign of :math:`ab - \gamma_j/\alpha^2`, where ab grows with a. So the sum
 falls, then rises, and is largest at an end, a = 0 or a = b. Hence each class spreads evenly over s of its dimensions and contributes
 
 .. math::
@@ -47,7 +47,7 @@ class Optimum:
 
     Attributes:
         value: the largest rate reduction of orthogonal classes, nats per sample.
-        rate: R there (R^c is ``rate - value``).
+        rate: R at the optimum (R^c is ``rate - value``).
         ranks: dimension of each class, with sum at most d.
     """
 
@@ -60,9 +60,9 @@ def flat_reduction(sizes: Sequence[int], ranks: Sequence[int], dim: int, *, eps:
     r"""Returns ΔR of orthogonal classes with flat spectra, :math:`\sum_j h_j(r_j)`.
 
     Args:
-        sizes: samples of each class.
+        sizes: number of samples of each class.
         ranks: dimension of each class, >= 1, with sum at most ``dim``.
-        dim: d.
+        dim: dimension d of the features.
         eps: distortion; squared inside.
     Returns:
         ΔR in nats per sample.
@@ -75,7 +75,7 @@ def flat_reduction(sizes: Sequence[int], ranks: Sequence[int], dim: int, *, eps:
 
 
 def optimum(sizes: Sequence[int], dim: int, *, eps: float, budget: Sequence[int] | None = None) -> Optimum:
-    r"""Finds the best ranks for the class sizes, by dynamic programming over :math:`\sum_j s_j \le d`, and the value there.
+    r"""Finds the best ranks for the class sizes and their value, by dynamic programming over :math:`\sum_j s_j \le d`.
 
     >>> from transformer_theory import rate_reduction
     >>> best = rate_reduction.optimum([100, 100, 100], 3, eps=0.1**0.5)
@@ -83,7 +83,7 @@ def optimum(sizes: Sequence[int], dim: int, *, eps: float, budget: Sequence[int]
     ((1, 1, 1), 1.8798)
 
     Args:
-        sizes: samples of each class; empty classes get rank 0.
+        sizes: number of samples of each class; empty classes get rank 0.
         dim: d, at least the number of classes with samples, because each needs its own direction.
         eps: distortion; squared inside.
         budget: largest rank r_j of each class, >= 1. None: its number of samples.
@@ -115,8 +115,8 @@ def _optimum(sizes: tuple[int, ...], largest: tuple[int, ...], dim: int, eps: fl
     budgets = np.arange(dim + 1)
     for size, rank in zip(sizes, largest):
         gains = np.concatenate([[-np.inf if size else 0.0], _gain(np.arange(1, min(rank, dim) + 1), size, n, dim, eps)])
-        rest = budgets[:, None] - np.arange(len(gains))
-        values = np.where(rest >= 0, best[np.maximum(rest, 0)] + gains, -np.inf)
+        remaining = budgets[:, None] - np.arange(len(gains))  # budget of the earlier classes, [budget, rank of this class]
+        values = np.where(remaining >= 0, best[np.maximum(remaining, 0)] + gains, -np.inf)
         choices.append(values.argmax(1))
         best = values.max(1)
     ranks, budget = [], dim
@@ -130,7 +130,7 @@ def _optimum(sizes: tuple[int, ...], largest: tuple[int, ...], dim: int, eps: fl
 
 
 def _gain(ranks: np.ndarray, size: int, n: int, dim: int, eps: float) -> np.ndarray:
-    """Returns h_j of the module's docstring at each rank, nats."""
+    """Returns h_j of the module docstring at each rank, in nats."""
     share, scale = size / n, dim * size / (n * eps**2)
     return 0.5 * ranks * (np.log1p(scale / ranks) - share * np.log1p(scale / (share * ranks)))
 
@@ -138,10 +138,9 @@ def _gain(ranks: np.ndarray, size: int, n: int, dim: int, eps: float) -> np.ndar
 def largest_rank(size: int, n: int, dim: int, *, eps: float) -> float:
     r"""Returns the rank below which the theorem's condition, :math:`\epsilon^4 < (n_j/n)\, d^2/r^2`, holds for a class.
 
-    Below this rank, an even spread over r dimensions lies in the concave part of :math:`f_j`, so it is the best spread over these
-    dimensions. It does not follow that the optimum uses all r dimensions: for 43 and 81 samples in 16 dimensions at ε = 0.648 the first
-    class has the bound 22.4, but its contribution at rank 10 exceeds that at rank 14. :func:`optimum` finds the best ranks for any
-    distortion.
+    For a rank r below this bound, an even spread over r dimensions lies in the concave part of :math:`f_j`, so it is the best spread over
+    these dimensions. The optimum need not use all r dimensions, however. For 43 and 81 samples in 16 dimensions at ε = 0.648 the first
+    class has the bound 22.4, but it contributes more at rank 10 than at rank 14. :func:`optimum` finds the best ranks for any distortion.
 
     Returns:
         :math:`\sqrt{n_j/n}\, d/\epsilon^2`.
@@ -167,8 +166,8 @@ def disorder(features: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> float
         _, s, right = torch.linalg.svd(features[labels == j], full_matrices=False)
         rank = int((s > RANK_RTOL * s[0]).sum())
         worst = max(worst, float(1 - s[rank - 1] / s[0]))
-        for other in bases:
-            worst = max(worst, float(torch.linalg.matrix_norm(other @ right[:rank].mT, ord=2)))
+        for basis in bases:
+            worst = max(worst, float(torch.linalg.matrix_norm(basis @ right[:rank].mT, ord=2)))
         bases.append(right[:rank])
     return worst
 
@@ -179,18 +178,19 @@ def maximise(
 ) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"], float]:
     r"""Ascends ΔR with L-BFGS under the theorem's constraints :math:`\|X_j\|_F^2 = n_j` and rank :math:`X_j \le r_j`.
 
-    Each class starts in a random subspace, which it fills evenly; the subspaces overlap. Some starts end in a lower local maximum,
-    where a class has lost a dimension: a zero singular value is stationary, and the second derivative does not raise it. The caller should
-    take the best of several starts.
+    Each class starts in a random subspace, which it fills evenly; the subspaces overlap. Some starts end in a lower local maximum, where a
+    class has lost a dimension: a zero singular value is stationary, and raising it does not increase ΔR. The caller should take the best of
+    several starts.
 
     Args:
         sizes, ranks: sizes n_j and largest ranks r_j of the classes.
-        dim: d.
+        dim: dimension d of the features.
         eps: distortion; squared inside.
-        generator: source of the random start.
+        generator: random generator of the start.
         steps: largest number of iterations.
     Returns:
-        The features at the end ``[n, d]`` float64 sorted by class, labels, and the norm of the gradient there (zero at a critical point).
+        The last features ``[n, d]`` float64 in the order of their classes, their labels, and the norm of the gradient (zero at a critical
+        point).
     Raises:
         ValueError: there is not one rank for each class, between 1 and its samples and the dimension, or eps or steps is not positive.
     """
@@ -205,12 +205,12 @@ def maximise(
     # the factors is unconstrained.
     shapes = [shape for n, r in zip(sizes, ranks) for shape in ((n, r), (dim, r))]
     factors = [orthonormalise(torch.randn(shape, dtype=torch.float64, generator=generator)) for shape in shapes]
-    factors = [each.contiguous().requires_grad_() for each in factors]
+    factors = [factor.contiguous().requires_grad_() for factor in factors]
     solver = torch.optim.LBFGS(factors, max_iter=steps, tolerance_grad=1e-10, tolerance_change=0, line_search_fn="strong_wolfe")
 
     def features() -> Tensor:
         classes = [left @ right.mT for left, right in zip(factors[::2], factors[1::2])]
-        return torch.cat([len(each) ** 0.5 * each / torch.linalg.matrix_norm(each) for each in classes])
+        return torch.cat([len(members) ** 0.5 * members / torch.linalg.matrix_norm(members) for members in classes])
 
     def closure() -> Tensor:
         solver.zero_grad()
@@ -220,5 +220,5 @@ def maximise(
 
     solver.step(closure)  # pyright: ignore[reportArgumentType]
     closure()
-    gradient = sum(float(each.grad.square().sum()) for each in factors if each.grad is not None) ** 0.5
+    gradient = sum(float(factor.grad.square().sum()) for factor in factors if factor.grad is not None) ** 0.5
     return features().detach(), labels, gradient

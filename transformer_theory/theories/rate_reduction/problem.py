@@ -52,12 +52,15 @@ def orthogonal_classes(
 
 
 def with_spectra(sizes: Sequence[int], spectra: Sequence[Sequence[float]], dim: int, *, generator: torch.Generator) -> Float[Tensor, "n d"]:
-    """Draws sorted classes in random orthogonal subspaces with given squared singular values (others are 0), ``[n, d]`` float64.
+    """Draws classes in random orthogonal subspaces with the squared singular values ``spectra``; all other singular values are 0.
 
     Args:
-        sizes: samples of each class.
+        sizes: number of samples of each class.
         spectra: non-zero squared singular values of each class; may be empty.
         dim: dimension d.
+        generator: random generator of the subspaces.
+    Returns:
+        Features ``[n, d]`` float64, sorted by class.
     Raises:
         ValueError: a class has fewer samples than singular values, or all values together exceed the dimension.
     """
@@ -74,10 +77,12 @@ def with_spectra(sizes: Sequence[int], spectra: Sequence[Sequence[float]], dim: 
 
 
 def equal_moments(sizes: Sequence[int], dim: int, *, generator: torch.Generator) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"]]:
-    r"""Draws different features whose classes share one second moment :math:`X_j^\top X_j / n_j`, the case ΔR = 0.
+    r"""Draws classes of different features with the same second moment :math:`X_j^\top X_j / n_j`, the case ΔR = 0.
 
     Args:
-        sizes: samples of each class, each >= dim.
+        sizes: number of samples of each class, each >= dim.
+        dim: dimension d.
+        generator: random generator of the features.
     Returns:
         Features ``[n, d]`` float64 sorted by class, and labels ``[n]``.
     Raises:
@@ -85,7 +90,7 @@ def equal_moments(sizes: Sequence[int], dim: int, *, generator: torch.Generator)
     """
     if min(sizes) < dim:
         raise ValueError(f"classes need at least {dim} samples to share a second moment of full rank, got {min(sizes)}")
-    # With orthonormal columns Q_j the class sqrt(n_j) Q_j A has the second moment A^T A, whatever Q_j is.
+    # With orthonormal columns Q_j the class sqrt(n_j) Q_j A has the second moment A^T A, which does not depend on Q_j.
     root = torch.randn(dim, dim, dtype=torch.float64, generator=generator)
     parts = [n**0.5 * orthonormalise(torch.randn(n, dim, dtype=torch.float64, generator=generator)) @ root for n in sizes]
     return torch.cat(parts), sorted_labels(sizes)
@@ -98,8 +103,9 @@ def gaussian_toy(
 
     Args:
         dim: number of dimensions and of classes (2 and 3 in the paper).
-        per_class: samples of each class.
+        per_class: number of samples of each class.
         noise: standard deviation before the projection.
+        generator: random generator of the noise.
     Returns:
         Features ``[dim * per_class, dim]`` float64 of norm 1, sorted by class, and labels.
     """

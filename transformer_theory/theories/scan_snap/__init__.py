@@ -1,8 +1,9 @@
 """Scan and snap: where attention goes while a one-layer model learns to predict the next token.
 
-:mod:`.problem` and :mod:`.families` define the data, :mod:`.dynamics` exact gradient descent in count form, :mod:`.flow` the exact
-population flow and the flows of Lemmas 3 and 4, :mod:`.closed_form`, :mod:`.gains` and :mod:`.growth` the formulas of the theorems, and
-:mod:`.claims` checkable statements. :mod:`.on_data` applies the theory to data sets, :mod:`.in_networks` to trained networks.
+:mod:`.problem` and :mod:`.families` define the data. :mod:`.dynamics` trains the model by exact gradient descent on counts. :mod:`.flow`
+integrates the exact population flow and the flows of Lemmas 3 and 4. :mod:`.closed_form`, :mod:`.gains` and :mod:`.growth` compute the
+formulas of the theorems. :mod:`.claims` contains the checkable statements. :mod:`.on_data` applies the theory to data sets, and
+:mod:`.in_networks` applies it to trained networks.
 """
 
 from ...core.sources import Source

@@ -33,7 +33,7 @@ DIAGONAL = "diagonal mass"
 RANK = "stable rank of W_QK"
 SOURCE = Source("tian2023scan")
 MAX_PAIRS, MIN_OCCURRENCES = 300, 10
-MIN_WORDS = 3  # queries with fewer words before them are not counted
+MIN_WORDS = 3  # smallest number of words before a counted query
 NORM_ATOL = 1e-12  # product of norms below which a correlation is undefined
 
 
@@ -115,8 +115,8 @@ class AttendedWords(Metric):
         counted: counted pairs of the training text.
 
     Attributes:
-        sums: sums and numbers of terms, ``[2, 5, heads]`` by layer and first head, of the diagonal mass, the two correlations, the
-            distinctness, and the distinctness under uniform attention.
+        sums: sums and numbers of terms, ``[2, 5, heads]``, by layer and first head. The five quantities are the diagonal mass, the two
+            correlations, the distinctness, and the distinctness under uniform attention.
         ranks: stable rank of W_QK, ``[heads]`` by layer and first head.
 
     Raises:
@@ -184,7 +184,7 @@ class AttendedWords(Metric):
         """Restores a :meth:`state_dict`."""
         self.sums, self.ranks = {}, {}
         for name, tensor in state.items():
-            *prefix, layer, first = name.split(".")
+            *prefix, layer, first = name.split(".")  # "rank.0.4", or "0.4" for sums
             (self.ranks if prefix else self.sums)[int(layer), int(first)] = tensor
 
 

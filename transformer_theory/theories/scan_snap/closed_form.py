@@ -40,7 +40,7 @@ def h(t: Float[Tensor, "*times"], *, vocab_size: int, eta_y: float) -> Float[Ten
         vocab_size: M, at least 2.
         eta_y: learning rate of the decoder, positive.
     Raises:
-        ValueError: a time is negative, NaN or beyond the horizon, M is below 2, or the rate is not positive.
+        ValueError: a time is negative, NaN or so large that M eta_Y t exceeds 1e300, M is below 2, or the rate is not positive.
     """
     _check(vocab_size, eta_y=eta_y)
     if not bool((t >= 0).all()):
@@ -85,7 +85,7 @@ def gamma(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: f
     r"""Returns :math:`\gamma(t) = (M-1)^2 h(t/K) / (M - 1 + e^{M h(t/K)})`, which rises as :math:`\eta_Y t / K` and falls after about t0'.
 
     Raises:
-        ValueError: see :func:`h`; or fewer than 1 class.
+        ValueError: see :func:`h`; or ``classes`` is below 1.
     """
     _check_classes(classes)
     M = float(vocab_size)
@@ -100,7 +100,7 @@ def Gamma(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: f
     r"""Returns :math:`\Gamma(t) = \eta_Z \int_0^t \gamma = \frac{\eta_Z}{\eta_Y} K (M-1)^2 h(t/K)^2 / 2`.
 
     Raises:
-        ValueError: see :func:`h`; or fewer than 1 class, or a rate is not positive.
+        ValueError: see :func:`h`; or ``classes`` is below 1, or a rate is not positive.
     """
     _check_classes(classes)
     _check(vocab_size, eta_y=eta_y, eta_z=eta_z)
@@ -109,9 +109,9 @@ def Gamma(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: f
 
 @converted(float64=("t",))
 def B(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: float, eta_z: float, overlap: float) -> Float[Tensor, "*times"]:
-    r"""Returns :math:`B(t) = \tfrac14 \ln(1 + 4 \Gamma(t) (K - 1) E_0^2)`, minus the logit of a single common token (Thm. 4).
+    r"""Returns :math:`B(t) = \tfrac14 \ln(1 + 4 \Gamma(t) (K - 1) E_0^2)` (Thm. 4).
 
-    All classes are alike.
+    If all classes are alike and share a single common token, the logit of this token is -B.
 
     Args:
         t: times in steps, at least 0, any shape.
@@ -155,14 +155,16 @@ def exact_common_logit(t: Float[Tensor, "*times"], *, classes: int, eta_y: float
     .. math:: z = -\tfrac12 \ln\left(1 + \frac{\eta_Z}{\eta_Y} \frac{(K-1) E_0}{1 - E_0} \left[K h((1 - E_0) t / K)\right]^2\right)
 
     All classes are alike. With M = K the gap A between a class's logit and another's obeys :math:`\dot A = \eta_Y (1 - E) \alpha_o`, so
-    that :math:`A = K h((1 - E_0) t/K)`, and :math:`\dot z = -\eta_Z (K - 1) E \alpha_o A`. This is of first order in :math:`E = E_0
-    e^{2z}`; Theorem 4 is of second order. The formula neglects the gain of the distinct tokens: for ten classes this changes z by about
-    1 % with :math:`E_0 = .02`, and by 9 % with :math:`E_0 = .33`. This law is not in the paper.
+    that :math:`A = K h((1 - E_0) t/K)`, and :math:`\dot z = -\eta_Z (K - 1) E \alpha_o A`. This speed is of first order in
+    :math:`E = E_0 e^{2z}`; the speed of Theorem 4 is of second order.
+
+    The formula neglects the gain of the distinct tokens. For ten classes this changes z by about 1 % with :math:`E_0 = .02`, and by 9 %
+    with :math:`E_0 = .33`. This law is not in the paper.
 
     Args:
         overlap: :math:`E_0`, in (0, 1).
     Raises:
-        ValueError: see :func:`h`; or fewer than 2 classes, or the overlap is out of range.
+        ValueError: see :func:`h`; or ``classes`` is below 2, or the overlap is out of range.
     """
     if classes < 2 or not 0 < overlap < 1:
         raise ValueError(f"classes must be at least 2 and overlap in (0, 1), got {classes} and {overlap}")
@@ -179,7 +181,7 @@ def scanning_time(*, classes: int, vocab_size: int, eta_y: float) -> float:
     13.8
 
     Raises:
-        ValueError: fewer than 1 class, M is below 2, or the rate is not positive.
+        ValueError: ``classes`` is below 1, M is below 2, or the rate is not positive.
     """
     _check_classes(classes)
     _check(vocab_size, eta_y=eta_y)
@@ -198,7 +200,7 @@ def snapping_time(*, classes: int, vocab_size: int, eta_y: float) -> float:
 
 
 def check_horizon(times: Float[Tensor, "*times"], *, vocab_size: int, eta_y: float) -> None:
-    """Checks that M eta_Y t stays in the range of floating point.
+    """Checks that M eta_Y t does not exceed ``HORIZON``.
 
     Raises:
         ValueError: a time is too large.

@@ -2,7 +2,7 @@ r"""Predictions for the sequences of one query, compared with gradient descent o
 
 Distinctness alone, and each of the four dynamics, predict from counts which tokens gain attention and which lose it. Theorem 1 predicts
 that scanning ends at :math:`t_0' = K \ln M / \eta_Y`. The measured quantity is the change of each logit in training on the same sequences.
-The null is training on shuffled next tokens.
+The null distribution comes from training on shuffled next tokens.
 
 Orders of tokens are compared by Goodman and Kruskal's rank correlation, which ignores ties. Source: :cite:t:`tian2023scan`.
 """
@@ -74,9 +74,9 @@ def chance_level(a: Float[Tensor, " S"], b: Float[Tensor, " S"], generator: Gene
     shuffled = b[torch.rand(draws, len(b), generator=generator, dtype=torch.float64).argsort(1)]
     values = rank_correlation(a, shuffled).sort().values
     # Share of draws that reach each value, ties included: searchsorted counts the values strictly below.
-    reached = 1 - torch.searchsorted(values, values) / draws
-    rare = values[(reached <= LEVEL) & values.isfinite()]
-    return float(rare[0]) if len(rare) else math.nan
+    tail_share = 1 - torch.searchsorted(values, values) / draws
+    significant = values[(tail_share <= LEVEL) & values.isfinite()]
+    return float(significant[0]) if len(significant) else math.nan
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class RankCorrelation:
     """Rank correlation of a prediction and the change of the logits.
 
     Attributes:
-        value: the correlation in the training on the true next tokens; NaN if every pair is tied.
+        value: the correlation in the training run on the true next tokens; NaN if every pair is tied.
         chance: see :func:`chance_level`.
-        null: the correlation in trainings on shuffled next tokens.
+        null: the correlation in training runs on shuffled next tokens.
         tokens: number of tokens that are ordered.
     """
 
@@ -97,7 +97,7 @@ class RankCorrelation:
 
     @property
     def threshold(self) -> float:
-        """The chance level, or just above the mean of the null if that is larger; NaN if no value would be significant."""
+        """The chance level, or the number just above the mean of the null if it is larger. NaN if no value would be significant."""
         above_null = math.nextafter(self.null.mean, math.inf)  # the mean itself is not better than shuffled next tokens
         threshold = above_null if above_null > self.chance else self.chance
         return threshold if threshold <= 1 else math.nan
@@ -124,7 +124,7 @@ class Match:
         dynamics: name of the dynamics.
         order: rank correlation of predicted and measured change of the logits.
         error: Euclidean distance of predicted and measured change, divided by the norm of the measured change.
-        null: the same error in trainings on shuffled next tokens.
+        null: the same error in training runs on shuffled next tokens.
         half_way: predicted step by which attention has made half of its movement.
     """
 
@@ -137,7 +137,7 @@ class Match:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """Predictions for the sequences of one query, the training on them, and the agreement of both.
+    """Predictions for the sequences of one query, the training runs on them, and the agreement of both.
 
     Attributes:
         data: the sequences as counts.
@@ -216,14 +216,14 @@ class Comparison:
 
     @cached_property
     def assumptions(self) -> tuple[Measurement, ...]:
-        """The assumptions of the theorems, measured; the paper gives no threshold for "long" and "faster"."""
+        """The assumptions of the theorems, measured. The paper states no thresholds for "long" and "faster"."""
         data, classes, steps = self.data, self.data.classes, float(self.runs.steps)
         weak, common = classes.weak_overlap(), int(classes.common().sum())
-        used = f"query {data.query_id}: {data.used} of its {data.matching} sequences are used, with {classes.classes} next tokens"
+        selection = f"query {data.query_id}: {data.used} of its {data.matching} sequences are used, with {classes.classes} next tokens"
         redrawn = f"relative error of the exact flow on redrawn sequences of {data.context} contextual tokens"
         t0 = self.scanning_time
         return (
-            _assumption(ONE_QUERY, data.share, ">=", 1.0, "", used),
+            _assumption(ONE_QUERY, data.share, ">=", 1.0, "", selection),
             _assumption(ONE_COMMON, float(common), "<=", 1.0, "Thm. 2", f"{common} of {classes.tokens} tokens are common"),
             _assumption(WEAK_OVERLAP, weak.largest, "<=", weak.upper, "Assumption 2", "largest absolute eigenvalue of E", strict=True),
             _assumption(ENOUGH_OVERLAP, weak.smallest, ">=", weak.lower, "Assumption 2", "smallest absolute eigenvalue of E"),
@@ -239,7 +239,7 @@ class Comparison:
 
     @property
     def covered_by_exact_flow(self) -> bool:
-        """Whether the sequences and the training are long; besides small steps the exact flow assumes nothing else."""
+        """Whether the sequences and the training run are long enough. Apart from small steps the exact flow assumes nothing else."""
         return self.redrawn_error <= PREDICTION_RTOL and self.runs.steps >= 2 * self.scanning_time
 
     @property
@@ -249,7 +249,7 @@ class Comparison:
 
     @property
     def modified_decoder(self) -> float:
-        """Relative size of the term that Lemma 3 drops from the decoder's gradient, f_n minus its dual vector: the largest over classes."""
+        """Largest norm over classes of f_n minus its dual vector, the term that Lemma 3 drops from the decoder's gradient."""
         f = self.data.classes.features()
         # The pseudo-inverse is the dual basis if the features are independent, and still exists if they are not.
         return float(torch.linalg.vector_norm(f - torch.linalg.pinv(f).T, dim=1).max())

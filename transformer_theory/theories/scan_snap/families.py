@@ -1,7 +1,7 @@
 r"""Families of K classes that differ only in which tokens are distinct to them.
 
-Every class has D distinct tokens of its own, with the same D probabilities in all classes, and shares C common tokens, whose probabilities
-are also the same in all classes; ``per_query`` classes share a query. Let :math:`f` be the normalised features of a class. The overlaps of
+Every class has D distinct tokens; the D probabilities are the same for all classes. All classes share C common tokens, whose probabilities
+are also the same for all classes. ``per_query`` classes share a query. Let :math:`f` be the normalised features of a class. The overlaps of
 any two classes are equal, :math:`E_{nn'} = E_0 = \sum_c f_c^2` over the common tokens; E has a zero diagonal, so its eigenvalues are
 :math:`(K-1) E_0` and :math:`-E_0`. Training preserves the symmetry, so the flows need O(D + C) numbers for any K and M
 (:mod:`.flow.symmetric`). Written out, a family has K (C + K D) probabilities.
@@ -24,7 +24,7 @@ MAX_ENTRIES = 20_000_000  # largest number of probabilities that written_out() c
 
 @dataclass(frozen=True, eq=False)
 class SymmetricClasses:
-    """A family of K classes, as described in the docstring of the module. Numpy arrays and float32 tensors are converted.
+    """A family of K classes, as described in the docstring of the module. Numpy arrays and float32 tensors are converted to float64.
 
     Attributes:
         classes: K, at least 2.
@@ -60,11 +60,11 @@ class SymmetricClasses:
         return float((self.common**2).sum() / ((self.common**2).sum() + (self.distinct**2).sum()))
 
     def weak_overlap(self) -> WeakOverlap:
-        """Assumption 2 at uniform attention, from the two eigenvalues of E, with the bounds 1/K and sqrt(6/M)."""
+        """Computes both sides of Assumption 2 at uniform attention, from the two eigenvalues of E."""
         return WeakOverlap((self.classes - 1) * self.overlap, self.overlap, 1 / self.classes, math.sqrt(6 / self.vocab_size))
 
     def written_out(self) -> SequenceClasses:
-        """The classes with all their probabilities. The common tokens come first, then the distinct ones of class 0, of class 1, ...
+        """Returns the classes with all probabilities. The common tokens come first, then the distinct ones of class 0, of class 1, ...
 
         Raises:
             ValueError: the family has more than ``MAX_ENTRIES`` probabilities.
@@ -74,8 +74,8 @@ class SymmetricClasses:
             raise ValueError(
                 f"written_out() creates at most {MAX_ENTRIES:,} probabilities, {K} classes of {D} tokens have more; use the family"
             )
-        own = torch.block_diag(*[self.distinct[None]] * K)
-        P = torch.cat([self.common.expand(K, -1), own], dim=1)
+        distinct_blocks = torch.block_diag(*[self.distinct[None]] * K)  # [K, K D]
+        P = torch.cat([self.common.expand(K, -1), distinct_blocks], dim=1)
         return SequenceClasses(P, torch.arange(K) // self.per_query, self.vocab_size)
 
 
@@ -83,7 +83,7 @@ class SymmetricClasses:
 def alike(
     classes: int, *, vocab_size: int, weights: Float[Tensor, " D"], common_share: float, common: int = 1, per_query: int | None = None
 ) -> SymmetricClasses:
-    """A family whose common tokens have a given total probability.
+    """Returns a family whose common tokens have the total probability ``common_share``.
 
     Args:
         classes: K.
@@ -91,7 +91,7 @@ def alike(
         weights: relative probabilities of a class's distinct tokens, positive, with any sum, ``[D]``.
         common_share: probability of all common tokens together, in (0, 1), divided equally among them.
         common: C, at least 1.
-        per_query: number of classes that share a query; all by default.
+        per_query: number of classes that share a query. None: all K.
     Raises:
         ValueError: see :class:`SymmetricClasses`; or a weight, the share or the number of common tokens is out of range.
     """
@@ -99,18 +99,18 @@ def alike(
         raise ValueError(f"common_share must lie in (0, 1) and common be at least 1, got {common_share} and {common}")
     if not bool((weights > 0).all()):
         raise ValueError("weights must be positive; leave out tokens that cannot occur")
-    each = torch.full((common,), common_share / common, dtype=torch.float64)
-    own = weights / weights.sum() * (1 - common_share)
-    return SymmetricClasses(classes, vocab_size, each, own, per_query or classes)
+    common_p = torch.full((common,), common_share / common, dtype=torch.float64)
+    distinct_p = weights / weights.sum() * (1 - common_share)
+    return SymmetricClasses(classes, vocab_size, common_p, distinct_p, per_query or classes)
 
 
 @converted(float64=("weights",))
 def with_overlap(classes: int, *, vocab_size: int, weights: Float[Tensor, " D"], overlap: float) -> SymmetricClasses:
-    """A family with one common token, one query and a given overlap :math:`E_0 = f_0^2` of any two classes.
+    """Returns a family with one common token and one query in which any two classes have the overlap :math:`E_0 = f_0^2`.
 
     Args:
         classes, vocab_size, weights: as in :func:`alike`.
-        overlap: in (0, 1).
+        overlap: E_0, in (0, 1).
     Raises:
         ValueError: see :func:`alike`; or the overlap is out of range.
     """

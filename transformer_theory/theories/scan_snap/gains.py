@@ -8,8 +8,8 @@ since :math:`\dot z_l = w_n f_{nl}^2 \dot B_n`. The likeliest distinct token l0 
 
     exp(2 f_nl0(0)^2 w_n B_n) <= chi_l0 <= exp(2 w_n B_n)
 
-The printed bounds have B_n instead of :math:`w_n B_n = B_n / K`. The share is needed because class n gets a share :math:`w_n` of the steps;
-the printed lower bound fails.
+The printed bounds have B_n instead of :math:`w_n B_n`, which is :math:`B_n / K` for equal shares. The factor :math:`w_n` is needed because
+class n gets only a share :math:`w_n` of the steps. Without it the lower bound fails.
 
 Source: :cite:t:`tian2023scan` (Thm. 3).
 """
@@ -66,10 +66,10 @@ def relative_gains(classes: SequenceClasses, logits: Float[Tensor, "t Q S"], *, 
     P = classes.conditional
     triples = []
     for n in range(classes.classes):
-        own = pairable[n].nonzero()[:, 0]
-        first, second = torch.meshgrid(own, own, indexing="ij")
-        larger = P[n, first] > P[n, second] * (1 + 1e-9)  # probabilities that differ by rounding count as equal
-        triples.append(torch.stack([torch.full_like(first[larger], n), first[larger], second[larger]], dim=1))
+        candidates = pairable[n].nonzero()[:, 0]
+        first, second = torch.meshgrid(candidates, candidates, indexing="ij")
+        likelier = P[n, first] > P[n, second] * (1 + 1e-9)  # probabilities that differ by rounding count as equal
+        triples.append(torch.stack([torch.full_like(first[likelier], n), first[likelier], second[likelier]], dim=1))
     pairs = torch.cat(triples)
     n, first, second = pairs.T
     log_ratio = 2 * (P[n, first].log() - P[n, second].log())
@@ -122,7 +122,8 @@ def printed_gain_bounds(classes: SequenceClasses, flow: DrivenFlow) -> GainBound
 def _bounds(classes: SequenceClasses, flow: DrivenFlow, drive: Float[Tensor, "t K"]) -> GainBounds:
     distinct: Bool[Tensor, "K S"] = classes.distinct()
     if not bool(distinct.any(1).all()):
-        raise ValueError(f"every class needs a distinct token, class {int((~distinct.any(1)).nonzero()[0])} has none; drop that class")
+        k = int((~distinct.any(1)).nonzero()[0])
+        raise ValueError(f"every class must have a distinct token, but all tokens of class {k} are common; drop that class")
     f = torch.where(distinct, classes.features(), 0.0)
     start, token = f.max(1)
     change = flow.logits[:, classes.query, token]

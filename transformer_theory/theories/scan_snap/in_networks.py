@@ -1,9 +1,9 @@
 r"""The quantities of scan-and-snap in a trained network: how sharp each head's attention is, and whether it still moves.
 
-*Sharpness* is :math:`1 - H(a) / \log T`, a mean over queries and sequences. It grows while attention is scanned. Its null is untrained
-networks. The *overlap with the previous map* is the cosine between the head's mean attention map and its mean map in the previous
-measurement, both minus uniform attention. It approaches 1 when attention has snapped. Its null is the cosine with the previous maps of the
-layer's other heads. Source: :cite:t:`tian2023scan`.
+*Sharpness* is :math:`1 - H(a) / \log T`, a mean over queries and sequences. It grows during the scanning stage. Its null distribution
+comes from untrained networks. The *overlap with the previous map* is the cosine between the head's mean attention map and its mean map in
+the previous measurement, both minus uniform attention. It approaches 1 when attention has snapped. Its null is the cosine with the previous
+maps of the layer's other heads. Source: :cite:t:`tian2023scan`.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ from ...core.metric import Activations, Metric, Place
 from ...core.sources import Source
 from ...core.theory import InNetworks
 from ...metrics.attention import sharpness
+from ...metrics.networks import weight_rows
 
 SHARPNESS = "sharpness"
 OVERLAP = "overlap with the previous map"
 NAME, SOURCE = "scan_snap", Source("tian2023scan")
-MIN_ROW_SUM = 0.5  # a row of weights with a smaller sum is not a distribution
 DIRECTION_ATOL = 1e-6  # Frobenius norm of a map minus uniform attention below which its direction is undefined
 
 
@@ -49,22 +49,14 @@ class ScanAndSnap(Metric):
 
     def update(self, activations: Activations) -> None:
         """Adds the attention weights of one module."""
-        if activations.weights is None or not len(activations.weights):
+        rows, mask = activations.shared(weight_rows), activations.mask
+        if rows is None or not len(rows.weights):
             return
-        weights, mask = activations.weights.detach(), activations.mask
-        total = weights.sum(-1, keepdim=True)
-        valid = torch.isfinite(total) & (total > MIN_ROW_SUM)
-        if not bool(valid.all()):
-            # `sharpness` refuses rows that are not distributions. Put their weight on one allowed key here; `counted` removes them below.
-            placeholder = torch.zeros_like(weights)
-            placeholder[..., 0] = 1.0
-            weights = torch.where(valid, weights, placeholder)
-            mask = None if mask is None else mask | ~valid
-        counted = valid[..., 0].to(weights.dtype)
-        sharp = sharpness(weights, allowed=mask) * counted
-        maps = weights * counted[..., None]
-        parts = (maps.sum(0), counted.sum(0)[..., None], sharp.sum(0)[..., None])
-        self.add((activations.layer, activations.first_head), torch.cat([part.double() for part in parts], dim=-1))
+        if mask is not None and rows.valid is not None:
+            mask = mask | ~rows.valid[..., None]  # the first key, on which these rows have their weight, may be masked
+        sharp = sharpness(rows.weights, allowed=mask, entropies=rows.entropy)
+        parts = (rows.counted(rows.weights), rows.counted(torch.ones_like(sharp))[..., None], rows.counted(sharp)[..., None])
+        self.add((activations.layer, activations.first_head), torch.cat([part.sum(0).double() for part in parts], dim=-1))
 
     def add(self, place: Place, sums: Tensor) -> None:
         """Adds the sums of a place.
@@ -87,18 +79,21 @@ class ScanAndSnap(Metric):
             counts, totals = sums[..., -2].sum(-1).tolist(), sums[..., -1].sum(-1).tolist()
             for head, (total, count) in enumerate(zip(totals, counts), start=first):
                 value = total / count if count else None
-                reason = "" if count else "no query has a distribution of attention"
+                reason = "" if count else "no query has attention weights that form a distribution"
                 rows.append(_row(SHARPNESS, value, layer, head, reason=reason, side=">="))
             for head, (value, null) in self._overlaps((layer, first)).items():
                 rows.append(_row(OVERLAP, value, layer, first + head, null=null, side=">="))
         return rows
 
     def _mean(self, place: Place) -> Float[Tensor, "heads q k"]:
-        """Returns the mean map over the counted sequences; a query without any gets a map of zeros, which has no direction."""
+        """Returns the mean map over the counted sequences; a query without such sequences gets a row of zeros."""
         return self.sums[place][..., :-2] / self.sums[place][..., -2:-1].clamp(min=1)
 
     def _overlaps(self, place: Place) -> dict[int, tuple[float, Null | None]]:
-        """Returns each head's cosine with its previous map and with those of the other heads, where they are defined."""
+        """Returns, per head, the cosine with its previous map, and as null the cosines with the previous maps of the other heads.
+
+        Heads with uniform attention in either measurement are omitted.
+        """
         previous = self.previous.get(place)
         if previous is None or previous.shape != (current := self._mean(place)).shape:
             return {}
@@ -122,7 +117,7 @@ class ScanAndSnap(Metric):
         return self.previous | {place: self._mean(place) for place in self.sums}
 
     def remember(self, memory: dict[Any, Tensor]) -> None:
-        """Restores a :meth:`memory`."""
+        """Restores the maps that :meth:`memory` returned."""
         self.previous = dict(memory)
 
 

@@ -23,7 +23,7 @@ Callback = Callable[[int, nn.Module], None]
 
 
 def sgd(rate: float) -> OptimiserOf:
-    """Plain gradient descent; the MLP of the first layer learns at twice the rate.
+    """Returns a constructor of plain gradient descent in which the MLP of the first layer learns at twice the rate.
 
     Raises:
         ValueError: the rate is not positive.
@@ -40,7 +40,7 @@ def sgd(rate: float) -> OptimiserOf:
 
 
 def adam(rate: float) -> OptimiserOf:
-    """Adam with its usual constants, without weight decay.
+    """Returns a constructor of Adam with torch's default constants, without weight decay.
 
     Raises:
         ValueError: the rate is not positive.
@@ -68,18 +68,18 @@ def train_decoder(
         optimiser: :func:`sgd`, :func:`adam`, or any function from the model to an optimiser of its parameters.
         steps: number of steps, one batch each.
         generator: draws dropout.
-        batch, length: number of streams, and words of each per batch.
+        batch, length: number of streams, and number of words of each stream per batch.
         clip: largest norm of the gradient.
-        callback_steps: steps after which ``callback(step, model)`` is called; 0 is before training.
-        callback: gets the model in evaluation mode, without gradients.
+        callback_steps: steps after which ``callback(step, model)`` is called; 0 means before training.
+        callback: function of the step and the model, which is in evaluation mode; gradients are off.
     Raises:
         ValueError: the text has more words than the model, or settings are out of range.
         NotConverged: a loss is not finite; the error names the step and carries the model.
     """
     words = len(text.vocabulary)
     if words > model.embedding.num_embeddings:
-        known = model.embedding.num_embeddings
-        raise ValueError(f"the model must have an embedding for each of the {words} words of {text.name}, it has {known}; enlarge it")
+        embeddings = model.embedding.num_embeddings
+        raise ValueError(f"the model must have an embedding for each of the {words} words of {text.name}, got {embeddings}; enlarge it")
     positive(clip=clip)
     return fit(
         model,

@@ -24,7 +24,7 @@ from .query_data import QueryData
 
 BATCH, SHUFFLES = 128, 3
 MIN_STEPS, MAX_STEPS = 50, 1000  # range of the default number of steps
-BUDGET = 1e9  # largest number of multiplications of a training with the default number of steps
+BUDGET = 1e9  # largest number of multiplications of all training runs with the default number of steps
 RECORDED_STEPS = 50  # number of steps at which the logits are recorded
 REDRAWN_SETS = 2  # sets of redrawn sequences, each as large as the data
 
@@ -114,14 +114,14 @@ def _sharpness(attended: Float[Tensor, "runs n S"], counts: Float[Tensor, "n S"]
 
 
 def redrawn_error(data: QueryData, flow: Prediction, runs: MinimalRuns, *, eta_y: float, eta_z: float, generator: Generator) -> float:
-    """Returns the relative error of a flow on sequences redrawn from P(l | n), the larger one of two sets.
+    """Returns the relative error of a flow on sequences redrawn from P(l | n), for the worse of two sets of sequences.
 
-    The error is :func:`~.predictions.relative_error`.
+    The error is defined by :func:`~.predictions.relative_error`.
 
     Args:
         data: the sequences; their number, length and next tokens are reused.
         flow: a prediction of the logits of all tokens.
-        runs: the training on the data; its number of steps is reused.
+        runs: training runs on the data; their number of steps is reused.
         eta_y, eta_z: learning rates of decoder and attention.
         generator: draws sequences and batches.
     Raises:

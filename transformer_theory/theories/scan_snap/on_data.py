@@ -63,7 +63,7 @@ SOURCES = {EXACT: Source(PAPER), MODIFIED: Source(PAPER, "Lemma 3"), LEMMA4: Sou
 
 @dataclass(frozen=True)
 class SkippedQuery:
-    """A query that the theory does not cover, its number of sequences, and the reason."""
+    """A query that was not analysed, its number of sequences, and the reason."""
 
     query_id: int
     sequences: int
@@ -77,7 +77,7 @@ class Analysis:
     Attributes:
         sequences, context, vocab_size: numbers of sequences, of contextual tokens per sequence, and of tokens in the vocabulary.
         comparisons: one comparison per analysed query, most frequent query first.
-        skipped: the other queries.
+        skipped: queries that could not be analysed.
     """
 
     sequences: int
@@ -184,7 +184,7 @@ def comparison_rows(comparison: Comparison) -> Iterator[Measurement]:
     """Yields all measurements of a query.
 
     Verdicts about the theorems are "not covered" unless all assumptions hold. Verdicts about the exact flow are "not covered" unless the
-    sequences and the training are long.
+    sequences and the training run are long enough.
     """
     yield from comparison.assumptions
     note = "relative size of the term that Lemma 3 drops from the decoder's gradient; gradient descent trains the exact decoder"

@@ -48,7 +48,7 @@ def _logits(ax: "Axes", result: Result) -> None:
 
 
 def _scanning(ax: "Axes", result: Result) -> None:
-    """Draws a vertical line at t0', if the training reaches it."""
+    """Draws a vertical line at t0', if the training run reaches it."""
     t0 = float(result.arrays[f"{NAME}/scanning_time"])
     if t0 < result.arrays[f"{NAME}/steps"][-1]:
         ax.axvline(t0, color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
@@ -57,7 +57,7 @@ def _scanning(ax: "Axes", result: Result) -> None:
 
 
 def _changes(ax: "Axes", result: Result) -> None:
-    """Plots the change of the logit against distinctness; the area of a point is the token's frequency, grey is shuffled next tokens."""
+    """Plots the change of the logit against distinctness. Areas of points show frequencies; grey points: shuffled next tokens."""
     x, z = result.arrays[f"{NAME}/distinctness"], result.arrays[f"{NAME}/logits"][-1]
     null, frequency = result.arrays[f"{NAME}/null_change"], result.arrays[f"{NAME}/frequency"]
     for change in null:

@@ -34,7 +34,7 @@ class Prediction:
         dynamics: name of the dynamics.
         tokens: numbers of the predicted tokens, ``[some]``; empty if the prediction does not exist.
         logits: logits at the times, ``[t, some]``.
-        reason: reason for a missing prediction; empty if there is one.
+        reason: reason for a missing prediction; empty if the prediction exists.
         resolved: False if the flow exists but its integration failed.
     """
 

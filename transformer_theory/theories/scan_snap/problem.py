@@ -34,10 +34,10 @@ SUM_ATOL = 1e-9  # largest distance to 1 of a sum of probabilities
 class SequenceClasses:
     r"""K classes of sequences over S contextual tokens.
 
-    Numpy arrays and float32 tensors are converted.
+    Numpy arrays and float32 tensors are accepted and converted to the dtypes below.
 
     Attributes:
-        conditional: :math:`P(l \mid n)`; each row sums to one; float64, ``[K, S]``.
+        conditional: :math:`P(l \mid n)`, rows with sum one, float64, ``[K, S]``.
         query: :math:`\psi(n)`, the number of the query token of class n, ``0 <= query < Q``; int64, ``[K]``.
         vocab_size: M, the number of next tokens that the decoder chooses from; at least K, and at least 2.
         share: probability of each class, positive, summing to one; float64, ``[K]``. None: equal shares, as in the paper.
@@ -62,10 +62,10 @@ class SequenceClasses:
         total = P.sum(dim=1)
         if bool((total == 0).any()):
             empty = int((total == 0).nonzero()[0])
-            raise ValueError(f"every class needs a token that can occur, class {empty} has none; drop that class")
+            raise ValueError(f"every row of conditional must have a positive entry, row {empty} is zero; drop that class")
         if bool(((total - 1).abs() > SUM_ATOL).any()):
             worst = int((total - 1).abs().argmax())
-            raise ValueError(f"rows of conditional must sum to one, class {worst} sums to {float(total[worst]):.9g}; divide by the sum")
+            raise ValueError(f"rows of conditional must sum to one, row {worst} sums to {float(total[worst]):.9g}; divide by the sum")
         query = as_int64("query", self.query)
         object.__setattr__(self, "query", query)
         if query.shape != (len(P),) or bool((query < 0).any()):
@@ -82,7 +82,7 @@ class SequenceClasses:
 
     @property
     def classes(self) -> int:
-        """K."""
+        """K, the number of classes."""
         return len(self.conditional)
 
     @property
@@ -102,7 +102,7 @@ class SequenceClasses:
         return self.share
 
     def distinct(self) -> Bool[Tensor, "K S"]:
-        """Marks the tokens that occur in this class and in no other."""
+        """Marks, for each class, the tokens that occur in it and in no other class."""
         support = self.conditional > 0
         return support & (support.sum(dim=0) == 1)
 
@@ -111,12 +111,12 @@ class SequenceClasses:
         return (self.conditional > 0).sum(dim=0) > 1
 
     def attended(self, logits: Float[Tensor, "*t Q S"]) -> Float[Tensor, "*t K S"]:
-        r"""Returns c, each token's share of attention in an infinitely long sequence of each class, :math:`\propto P(l \mid n) e^{z_l}`."""
+        r"""Returns c, the attention to each token in infinitely long sequences of each class, :math:`\propto P(l \mid n) e^{z_l}`."""
         # Work in the log domain: e^z would overflow, and log P = -inf gives exactly zero attention to tokens that cannot occur.
         return torch.softmax(self.conditional.log() + logits[..., self.query, :], dim=-1)
 
     def features(self, logits: Float[Tensor, "*t Q S"] | None = None) -> Float[Tensor, "*t K S"]:
-        """Returns f, the attended tokens of each class, scaled to Euclidean norm one. Default: uniform attention."""
+        """Returns f, the attended tokens of each class, scaled to Euclidean norm one. Without logits, attention is uniform."""
         c = self.conditional if logits is None else self.attended(logits)
         return c / torch.linalg.vector_norm(c, dim=-1, keepdim=True)
 
@@ -144,7 +144,7 @@ class SequenceClasses:
         Returns:
             Counts, whose rows sum to ``context``, and the class of each sequence.
         Raises:
-            ValueError: batch or context below 1, or a context above 2**53.
+            ValueError: ``batch`` or ``context`` is below 1, or ``context`` is above 2**53.
             TypeError: one of them is not an integer.
         """
         check_sizes(batch, context)
@@ -157,7 +157,7 @@ class SequenceClasses:
         Ids number the contextual tokens first, then the queries, then the next tokens. Tokens are one-hot; labels are the classes.
 
         Raises:
-            ValueError: n below 1 or seq below 2.
+            ValueError: ``n`` is below 1, or ``seq`` is below 2.
             TypeError: one of them is not an integer.
         """
         integers(n=n, seq=seq)
@@ -211,7 +211,9 @@ class WeakOverlap:
 
 @dataclass(frozen=True, eq=False)
 class CountedSequences:
-    """Sequences of a data set as counts; tokens, queries and next tokens that occur are numbered from zero.
+    """Sequences of a data set as counts.
+
+    The contextual tokens, the queries and the next tokens that occur are numbered from zero, each kind separately.
 
     Attributes:
         counts: occurrences of each contextual token in each sequence, float64, ``[n, S]``.
@@ -239,7 +241,7 @@ class CountedSequences:
 
 
 def estimate_conditional(counts: Float[Tensor, "n S"], target: Int[Tensor, " n"], classes: int) -> Float[Tensor, "K S"]:
-    """Estimates P(l | n): counts of the tokens of a class, divided by their sum; NaN in classes without a sequence.
+    """Estimates P(l | n) by the counts of the tokens of a class, divided by their sum. Classes without a sequence get NaN.
 
     Args:
         counts: counts of the contextual tokens of each sequence, ``[n, S]``.
@@ -268,10 +270,10 @@ def count_sequences(
     ids, query_ids, next_ids, vocab_size = sequence_ids(ids, query_ids, next_ids, vocab_size)
     token_ids, context = ids.unique(return_inverse=True)
     queries, query = query_ids.unique(return_inverse=True)
-    nexts, target = next_ids.unique(return_inverse=True)
+    next_tokens, target = next_ids.unique(return_inverse=True)
     counts = torch.zeros(len(ids), len(token_ids), dtype=torch.float64)
     counts.scatter_add_(1, context, torch.ones_like(context, dtype=torch.float64))
-    return CountedSequences(counts, query, target, token_ids, queries, nexts, vocab_size)
+    return CountedSequences(counts, query, target, token_ids, queries, next_tokens, vocab_size)
 
 
 def synthetic(
@@ -283,8 +285,8 @@ def synthetic(
 
     Args:
         classes: K, a multiple of ``per_query``.
-        per_query: classes that share a query.
-        common, distinct: number of common tokens, and of distinct tokens per class (at least 1).
+        per_query: number of classes that share a query.
+        common, distinct: number of common tokens, and number of distinct tokens per class (at least 1).
         vocab_size: M. None: the sum of the numbers of tokens, queries and next tokens.
     Raises:
         ValueError: a number is too small, or ``per_query`` does not divide ``classes``.
@@ -292,8 +294,10 @@ def synthetic(
     if classes < 1 or per_query < 1 or classes % per_query or common < 0 or distinct < 1:
         sizes = f"classes={classes}, per_query={per_query}, common={common}, distinct={distinct}"
         raise ValueError(f"classes must be a positive multiple of per_query, common at least 0 and distinct at least 1, got {sizes}")
-    own = torch.linspace(0.1, 1.0, distinct, dtype=torch.float64) if distinct > 1 else torch.ones(1, dtype=torch.float64)
-    weight = torch.cat([torch.ones(classes, common, dtype=torch.float64), torch.block_diag(*[own[None]] * classes)], dim=1)
+    distinct_weights = torch.linspace(0.1, 1.0, distinct, dtype=torch.float64) if distinct > 1 else torch.ones(1, dtype=torch.float64)
+    # [K, common + K distinct]: ones for the common tokens, then one block of distinct tokens per class on the diagonal.
+    distinct_blocks = torch.block_diag(*[distinct_weights[None]] * classes)
+    weight = torch.cat([torch.ones(classes, common, dtype=torch.float64), distinct_blocks], dim=1)
     P = weight / weight.sum(dim=1, keepdim=True)
     return SequenceClasses(P, torch.arange(classes) // per_query, vocab_size or P.shape[1] + classes // per_query + classes)
 
@@ -315,7 +319,7 @@ def single_common(
     share = torch.as_tensor(common_share).expand(K)
     if bool((weights <= 0).any()) or bool(((share <= 0) | (share >= 1)).any()):
         raise ValueError("weights must be positive and common_share in (0, 1); leave out tokens that cannot occur")
-    own = weights / weights.sum(dim=1, keepdim=True) * (1 - share)[:, None]
+    distinct = weights / weights.sum(dim=1, keepdim=True) * (1 - share)[:, None]  # [K, D]
     return SequenceClasses(
-        torch.cat([share[:, None], torch.block_diag(*own.split(1))], dim=1), torch.zeros(K, dtype=torch.long), vocab_size
+        torch.cat([share[:, None], torch.block_diag(*distinct.split(1))], dim=1), torch.zeros(K, dtype=torch.long), vocab_size
     )

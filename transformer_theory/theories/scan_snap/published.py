@@ -1,8 +1,8 @@
-"""Published numbers of the synthetic trainings and of the trainings on text, as data.
+"""Published numbers of training runs on synthetic data and on text.
 
 ``ENTROPY`` is the table behind Figure 6 of :cite:t:`tian2023scan`: the entropy of attention over the distinct tokens of each class,
 renormalised, averaged over classes, after 100 steps, with its mean and standard deviation over ten seeds. The paper does not define the
-entropy; with this definition our runs reproduce the table. ``LOSS`` is the released log of the training behind Figure 4.
+entropy; with this definition our runs reproduce the table. ``LOSS`` is the released log of the training run behind Figure 4.
 
 ``TEXT_ENTROPY`` is from the results released with :cite:t:`tian2024joma` for WikiText-2. It contains the minimum and the final value (after
 20 epochs of Adam) of each layer's attention entropy: nats, means over all queries of 35-word sequences and over three seeds. Uniform causal

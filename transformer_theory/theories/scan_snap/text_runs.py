@@ -2,8 +2,8 @@ r"""Language models that are trained on a text: their attention during training,
 
 A run trains a small causal decoder on one text and measures it in evaluation mode on fixed windows of another. It measures entropy,
 sharpness, top-1 mass, effective support, sink and diagonal mass, the overlap of successive maps, the attended words
-(:mod:`.attended_words`), and the loss. For a quantity without a null of its own, the null is the value of an untrained decoder on the same
-windows. A run on the same words in random order is a second null: in such a text the word frequencies are the only structure. Source:
+(:mod:`.attended_words`), and the loss. Quantities whose metric states no null get the value of an untrained decoder on the same windows
+as their null. A run on the same words in random order is a second null: in such a text the word frequencies are the only structure. Source:
 :cite:t:`tian2023scan`, :cite:t:`tian2024joma` (the experiments on WikiText-2).
 
 *Phases*. Between measurements at steps :math:`s_{k-1} < s_k` with overlap :math:`\rho_k` (the cosine of two centred maps) attention moves a
@@ -42,12 +42,12 @@ SLOW = 0.1  # share of the largest speed below which attention counts as frozen
 
 
 def as_written(text: Text, generator: torch.Generator) -> Text:
-    """The text itself."""
+    """Returns the text unchanged."""
     return text
 
 
 def shuffled(text: Text, generator: torch.Generator) -> Text:
-    """The same words in random order."""
+    """Returns the same words in random order."""
     return Text(text.ids[torch.randperm(len(text), generator=generator)], text.vocabulary, f"{text.name}, shuffled")
 
 
@@ -59,11 +59,12 @@ class Run:
     """Settings of a run; all are plain values, so that a run can be sent to another process.
 
     Attributes:
-        text: file of the training text; the shipped text if empty.
-        held_out: file of the text on which attention is measured; the last fifth of the text if empty.
+        text: file of the training text. Empty: the shipped text.
+        held_out: file of the text on which attention is measured. Empty: the last fifth of the training text.
         words: largest number of words in the vocabulary.
         depth, dim, dropout: settings of the decoder, which has one head and an MLP as wide as the residual stream.
-        rate, optimiser: learning rate of "sgd" or "adam".
+        rate: learning rate.
+        optimiser: "sgd" or "adam".
         steps, batch, length: number of training steps, streams per batch, and words of each stream per batch.
         measured: steps at which attention is measured.
         windows: number of windows on which attention is measured.
@@ -105,7 +106,7 @@ class RunResult:
     vocabulary: int
 
     def series(self, quantity: str, *, head: int = 0) -> Float[np.ndarray, "measured layers"]:
-        """One quantity of each layer at each measured step; NaN where it is missing."""
+        """Returns one quantity of each layer at each measured step; NaN where it is missing."""
         steps = sorted(set(self.table.column("step")))
         values = np.full((len(steps), self.maps.shape[1]), np.nan)
         for row in self.table.select(quantity=quantity, head=(head, None)):
@@ -120,18 +121,18 @@ class RunResult:
 
 
 def measured_steps(steps: int, measurements: int) -> tuple[int, ...]:
-    """Step 0 and ``measurements`` further steps, evenly spaced, the last one at the end."""
+    """Returns step 0 and ``measurements`` further steps, evenly spaced up to the last step."""
     return tuple(sorted({round(k * steps / measurements) for k in range(measurements + 1)}))
 
 
 def texts(text: str, held_out: str, *, words: int) -> tuple[Text, Text]:
-    """The training text and the held-out text, both in the vocabulary of the training text.
+    """Returns the training text and the held-out text, both in the vocabulary of the training text.
 
     Raises:
         ValueError: a file cannot be read as text.
     """
-    learnt = Text.read(text or SHIPPED, size=words)
-    return (learnt, learnt.like(held_out)) if held_out else learnt.split(TRAIN_SHARE)
+    training_text = Text.read(text or SHIPPED, size=words)
+    return (training_text, training_text.like(held_out)) if held_out else training_text.split(TRAIN_SHARE)
 
 
 def train_and_measure(**settings) -> RunResult:
@@ -143,16 +144,16 @@ def train_and_measure(**settings) -> RunResult:
     """
     run = Run(**settings)
     generator = torch.Generator().manual_seed(run.seed)
-    learnt, held_out = (ORDERS[run.order](text, generator) for text in texts(run.text, run.held_out, words=run.words))
+    training_text, held_out = (ORDERS[run.order](text, generator) for text in texts(run.text, run.held_out, words=run.words))
     windows = held_out.windows(run.windows, length=run.length)
 
     def untrained() -> Decoder:
         sizes = {"dim": run.dim, "hidden": run.dim, "depth": run.depth, "dropout": run.dropout}
-        model = build(lambda: Decoder(vocabulary=len(learnt.vocabulary), **sizes), generator)
+        model = build(lambda: Decoder(vocabulary=len(training_text.vocabulary), **sizes), generator)
         assert isinstance(model, Decoder)
         return model
 
-    metrics = attention_metrics(learnt, windows)
+    metrics = attention_metrics(training_text, windows)
     first_window, rows, maps = AttentionMaps(keep=1), [], []
 
     def callback(step: int, model: nn.Module) -> None:
@@ -161,7 +162,7 @@ def train_and_measure(**settings) -> RunResult:
 
     trained = train_decoder(
         untrained(),
-        learnt,
+        training_text,
         optimiser=OPTIMISERS[run.optimiser](run.rate),
         steps=run.steps,
         generator=generator,
@@ -171,28 +172,28 @@ def train_and_measure(**settings) -> RunResult:
         callback=callback,
     )
     with torch.no_grad():
-        reference = measure_attention(untrained().eval(), windows, attention_metrics(learnt, windows), step=0)
+        reference = measure_attention(untrained().eval(), windows, attention_metrics(training_text, windows), step=0)
     nulls = {(row.quantity, row.layer, row.head): row.value for row in reference}
     for number, row in enumerate(rows):
         value = nulls.get((row.quantity, row.layer, row.head))
         if row.null is None and value is not None:
             rows[number] = replace(row, null=Null("untrained network", (value,)))
-    return RunResult(Table(rows), np.stack(maps), trained.losses.numpy(), len(learnt.vocabulary))
+    return RunResult(Table(rows), np.stack(maps), trained.losses.numpy(), len(training_text.vocabulary))
 
 
-def attention_metrics(learnt: Text, windows: Int[Tensor, "n longer"]) -> list[Metric]:
-    """Metrics for windows ``[n, length + 1]``; they include the attended words if some pair of words is frequent enough in the text."""
+def attention_metrics(training_text: Text, windows: Int[Tensor, "n longer"]) -> list[Metric]:
+    """Returns the metrics for windows ``[n, length + 1]``, with the attended words if a pair of words is frequent enough in the text."""
     metrics: list[Metric] = [AttentionStatistics(), ScanAndSnap()]
-    vocab_size, context = len(learnt.vocabulary), windows.shape[1] - 1
+    vocab_size, context = len(training_text.vocabulary), windows.shape[1] - 1
     try:
-        counted = count_continuations(learnt.ids, vocab_size=vocab_size, context=context, min_occurrences=MIN_OCCURRENCES)
-    except ValueError:  # in a short text no pair is frequent enough
+        counted = count_continuations(training_text.ids, vocab_size=vocab_size, context=context, min_occurrences=MIN_OCCURRENCES)
+    except ValueError:  # no pair of a short text is frequent enough
         return metrics
     return [*metrics, AttendedWords(windows, counted)]
 
 
 def measure_attention(model: nn.Module, windows: Int[Tensor, "n longer"], metrics: Sequence[Metric], *, step: int) -> list[Measurement]:
-    """The metrics and the loss on the same windows ``[n, length + 1]``, as rows of this theory's figures."""
+    """Computes the metrics and the loss on the same windows ``[n, length + 1]``, as rows of this theory's figures."""
     with probe(model, metrics) as p:
         p.labels, p.step = torch.arange(len(windows)), step
         value = float(next_word_loss(model, windows))
@@ -214,11 +215,11 @@ class Phases:
 
 
 def phases(steps: Sequence[int], overlaps: Sequence[float], *, slow: float = SLOW) -> Phases:
-    """The phases of one head, as defined in the module's docstring.
+    """Computes the phases of one head, as defined in the module's docstring.
 
     Args:
         steps: steps of the measurements, increasing, at least two.
-        overlaps: overlap of each measurement but the first with the previous one, in [-1, 1].
+        overlaps: overlap of each measurement with the previous one, in [-1, 1], from the second measurement on.
         slow: share of the largest speed below which attention counts as frozen.
     Raises:
         ValueError: the lengths do not fit, or the steps do not increase.
@@ -227,7 +228,7 @@ def phases(steps: Sequence[int], overlaps: Sequence[float], *, slow: float = SLO
         raise ValueError(f"steps must be one more than overlaps, and at least two, got {len(steps)} and {len(overlaps)}")
     lengths = [later - earlier for earlier, later in pairwise(steps)]
     if min(lengths) <= 0:
-        raise ValueError("steps must increase, got one that is not later than its predecessor; sort them")
+        raise ValueError(f"steps must increase, got {list(steps)[:5]}; sort them and drop repetitions")
     # The chord of two unit vectors with cosine rho; an overlap that exceeds 1 by rounding counts as 1.
     speeds = [math.sqrt(2 * max(0.0, 1 - overlap)) / length for overlap, length in zip(overlaps, lengths)]
     largest = max(speeds)

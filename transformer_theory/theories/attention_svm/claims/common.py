@@ -30,15 +30,15 @@ def limit_evidence(
     done: bool = True,
     covered: bool = True,
 ) -> Evidence:
-    """Returns evidence about the distance at the end of a run: inconclusive while it is above the threshold and still falling.
+    """Returns evidence about the distance at the end of a run; it is inconclusive if the distance exceeds the threshold and still falls.
 
     Args:
         before: distance earlier in the run, usually half-way.
         after: distance at the end.
         threshold: largest distance that is consistent with the claim.
-        detail: further numbers, to which the earlier distance is added.
-        falling: share of the earlier distance below which the distance counts as still falling.
-        done: whether the run is long enough, for instance whether attention is saturated; otherwise the evidence is inconclusive.
+        detail: further numbers for the report; the earlier distance is added to them.
+        falling: the distance counts as still falling if it is below this share of the earlier distance.
+        done: whether the run is long enough, for instance whether attention is saturated; if not, the evidence is inconclusive.
         covered: whether the instance satisfies the assumptions.
     """
     settled = after <= threshold or after > falling * before

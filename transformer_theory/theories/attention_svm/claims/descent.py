@@ -1,6 +1,6 @@
 r"""Claims about descent on W: its limits from W = 0 and from other starts, and the selections that it keeps.
 
-Notation: :mod:`~..problem`. The theorems are those of :cite:t:`tarzanagh2023transformers`.
+:mod:`~..problem` explains the notation. The theorems come from :cite:t:`tarzanagh2023transformers`.
 """
 
 import math
@@ -14,6 +14,7 @@ from ....core.errors import Infeasible
 from ....core.sources import Source
 from ....maths.linalg import cosine
 from ..builders import constraints
+from ..constraint_set import Constraints
 from ..dynamics import State, descent_direction, normalised_descent, random_start, start
 from ..problem import Instance, cross_attention, equal_distractors, random_selection
 from ..selection import NEIGHBOUR_RTOL, SATURATION_ATOL, first_step_condition, neighbour_advantage, neighbour_gap
@@ -23,7 +24,7 @@ from .common import limit_evidence
 
 SOURCE = Source("tarzanagh2023transformers")
 COSINE_ATOL = 1e-12  # smaller cosine distances are zero in float64
-TIE_ATOL = 0.05  # a neighbour whose score differs by less moves W too little within 1,500 steps
+TIE_ATOL = 0.05  # smallest difference of scores at which a neighbour moves W enough within 1,500 steps
 MAX_RADIUS = 60  # largest norm of a start; larger norms need more steps
 STARTS = 10
 
@@ -44,7 +45,7 @@ class _Run:
 
 
 def _descend(generator: torch.Generator) -> tuple[_Run, MaxMargin]:
-    """Returns descent from W = 0 on a problem whose first step already raises the best tokens, and their max-margin solution."""
+    """Descends from W = 0 on a random problem in which the first step raises the best tokens; also returns their max-margin solution."""
     instance = equal_distractors(inputs=6, tokens=6, dim=10, generator=generator)
     while first_step_condition(instance) <= 0:
         instance = equal_distractors(inputs=6, tokens=6, dim=10, generator=generator)
@@ -53,7 +54,7 @@ def _descend(generator: torch.Generator) -> tuple[_Run, MaxMargin]:
     return run, frobenius_max_margin(_optimal(instance))
 
 
-def _optimal(instance: Instance):
+def _optimal(instance: Instance) -> Constraints:
     """Returns the constraints of the best tokens."""
     return constraints(instance.tokens, instance.query, instance.optimal())
 
@@ -69,7 +70,7 @@ def _other_norm(generator: torch.Generator) -> Evidence:
 
 
 def _largest_neighbour_gaps(instance: Instance, select: Tensor, trials: list[int]) -> list[float]:
-    """Returns, per feasible trial, the largest difference between the score of a neighbour and that of the selected token."""
+    """Returns, per feasible trial, the largest excess of a neighbour's score over the score of its selected token."""
     gaps = []
     for trial in trials:
         problem, selected = instance[trial], select[trial]
@@ -85,9 +86,9 @@ def _largest_neighbour_gaps(instance: Instance, select: Tensor, trials: list[int
 def _settled(instance: Instance, half: State, end: State) -> list[int]:
     """Returns the trials with saturated attention in which W and the steps both turn to the max-margin solution W_a of the selection.
 
-    A test of W alone is not enough. Near a selection that is not locally optimal, W approaches W_a for thousands of steps, until the
-    gradient of the better neighbour has grown. The direction of the steps shows the difference: in such runs it stops approaching W_a,
-    while in runs that keep the selection it approaches W_a faster than W does.
+    A test of W alone is not enough: near a selection that is not locally optimal, W approaches W_a for thousands of steps, until the
+    gradient of the better neighbour has grown. In such runs the direction of the steps stops approaching W_a. In runs that keep the
+    selection it approaches W_a faster than W does.
     """
     saturated = (instance.attention(end.W).amax(-1) > 1 - SATURATION_ATOL).all(-1)
     targets = frobenius_max_margins(constraints(instance.tokens, instance.query, instance.selected(end.W)))
@@ -162,12 +163,15 @@ def _opposed(*, inputs: int, generator: torch.Generator) -> Instance:
 def _descend_from_selections(generator: torch.Generator, *, locally_optimal: bool, length: int) -> tuple[Tensor, Tensor]:
     """Descends from starts near multiples of W_a, for random selections a without tied neighbours.
 
-    The selections are locally optimal, but not the best tokens, or not locally optimal. The multiple is so large that at the start the
-    neighbours of the selected tokens have at least about e^(10 length) times the attention of the tokens with larger margins. A random
-    matrix of a tenth of the norm is added. Longer starts take more steps.
+    The multiple is so large that at the start the neighbours of the selected tokens have at least about e^(10 length) times the attention
+    of the tokens with larger margins. A random matrix of a tenth of the norm is added. Longer starts take more steps.
 
+    Args:
+        locally_optimal: True: the selections are locally optimal but not the best tokens. False: they are not locally optimal.
+        length: length of the starts, relative to the shortest suitable length.
+        generator: random generator of the problems, the selections and the added matrices.
     Returns:
-        Per start, whether descent still selects a at the end, and the cosine distance of W to W_a.
+        Per start, whether descent still selects a at the end, and 1 - cosine of W to W_a.
     """
     instance = cross_attention(inputs=2, tokens=4, dim=3, generator=generator, trials=1000)
     select = random_selection(instance, generator=generator)
@@ -176,7 +180,7 @@ def _descend_from_selections(generator: torch.Generator, *, locally_optimal: boo
     advantage = neighbour_advantage(instance.scores, select, pairs, solutions)  # minus infinity for tokens that are not neighbours
     is_neighbour = solutions.margins <= 1 + NEIGHBOUR_RTOL
     beaten, tied = (advantage >= 0).any(-1), (advantage.abs() < TIE_ATOL).any(-1)
-    # At W = R W_a / ||W_a|| a token of margin m scores (m - 1) R / ||W_a|| lower than the neighbours: here ten or more.
+    # At W = R W_a / ||W_a|| a token of margin m scores (m - 1) R / ||W_a|| lower than the neighbours. This R makes it ten or more.
     radius = 10 * solutions.norm / torch.where(is_neighbour, torch.inf, solutions.margins - 1).amin(-1).clamp(max=1)
     suitable = ~beaten & (select != instance.optimal()).any(-1) if locally_optimal else beaten
     trials = (solutions.solved & suitable & ~tied & (radius < MAX_RADIUS)).nonzero().squeeze(-1)[:STARTS]
@@ -189,7 +193,7 @@ def _descend_from_selections(generator: torch.Generator, *, locally_optimal: boo
 
 
 def _farthest(generator: torch.Generator, *, locally_optimal: bool) -> Evidence:
-    """Returns evidence about the largest cosine distance to W_a at the end."""
+    """Returns evidence about the largest 1 - cosine to W_a at the end."""
     # Starts of length one may lie outside the cone from which descent converges to W_a.
     stayed, distance = _descend_from_selections(generator, locally_optimal=locally_optimal, length=2)
     return Evidence(float(distance.max()), 2e-3, "<=", detail={"starts": len(stayed), "share that stays": float(stayed.double().mean())})

@@ -52,7 +52,7 @@ class _Run:
 
 
 def _descend(generator: torch.Generator) -> _Run:
-    """Descends on data whose finite part is not zero, because labels in a component are not equally frequent."""
+    """Descends on random data with a non-zero finite part: labels in a component are not equally frequent."""
     embeddings = torch.nn.functional.normalize(torch.randn(8, 10, generator=generator, dtype=torch.float64), dim=-1)
     for _ in range(MAX_DRAWS):
         ids, labels, graph = random_sequences(sequences=10, length=4, tokens=8, last=2, cyclic=True, generator=generator)
@@ -67,7 +67,7 @@ def _descend(generator: torch.Generator) -> _Run:
     # The finite part stays half a step away from its limit, so the last steps are short.
     end = normalised_descent(instance, end, steps=100, rate=0.01, loss=LOG)
     label_position = (ids == labels[:, None]).int().argmax(1, keepdim=True)
-    # Another token of each sequence: its position differs from that of the label by 1, 2 or 3, modulo 4.
+    # Another token of each sequence of four: its position is the position of the label plus 1, 2 or 3, modulo 4.
     other_labels = ids.gather(1, (label_position + torch.randint(1, 4, (10, 1), generator=generator)) % 4).squeeze(1)
     other_svm = graph_svm(priority_graph(ids, other_labels, tokens=8), embeddings)
     return _Run(half.W, end.W, finite_span(graph, embeddings), finite, graph_svm(graph, embeddings), other_svm)

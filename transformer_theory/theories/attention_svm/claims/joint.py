@@ -3,16 +3,16 @@ r"""Claims about joint descent on a prompt p and a head v: p goes to p_mm if all
 The targets p_mm, p_relax and p_eq are defined in :mod:`~..dynamics.joint`.
 
 The theorem :cite:p:`tarzanagh2023maxmargin` assumes that moving attention off a selected token costs label margin. Let :math:`\Gamma` be
-the largest label margin of the selected tokens. For the averages :math:`r_i = \sum_t s_{i,t} x_{i,t}` in their place, the largest label
-margin is assumed to be at most :math:`\Gamma - \nu \max_i (1 - s_{i,a_i})` for some :math:`\nu > 0`, where i runs over the support vectors.
-:func:`price` is the largest such :math:`\nu` to first order in :math:`1 - s_{i,a_i}`, by the envelope theorem.
+the largest label margin of the selected tokens, and :math:`\Gamma(s)` the largest label margin of the averages
+:math:`r_i = \sum_t s_{i,t} x_{i,t}`. The assumption is :math:`\Gamma(s) \le \Gamma - \nu \max_i (1 - s_{i,a_i})` for some :math:`\nu > 0`,
+where i runs over the support vectors. :func:`price` is the largest such :math:`\nu` to first order in :math:`1 - s_{i,a_i}`, by the
+envelope theorem.
 
 Each input has two tokens. One is zero and has the key zero; the other is a random point, on the side of the label, with a random key. For
-such inputs a positive price implies the assumption for all attention weights, not only to first order: with :math:`\Gamma` the label margin
-of the averages, :math:`1 / (2\Gamma^2)` is the minimum of :math:`\tfrac12\|v\|^2` subject to
-:math:`Y_i v^\top x_{i,a_i} \ge 1 / s_{i,a_i}`, which is convex and increasing in :math:`1 / s_{i,a_i}`. Draws are repeated until the head
-has the required support vectors and the compared directions differ enough. The third claim is about descent with steps of equal length for
-p and v.
+such inputs a positive price implies the assumption for all attention weights, not only to first order: :math:`1 / (2\Gamma(s)^2)` is the
+minimum of :math:`\tfrac12\|v\|^2` subject to :math:`Y_i v^\top x_{i,a_i} \ge 1 / s_{i,a_i}`, and this minimum is convex and increasing in
+:math:`1 / s_{i,a_i}`. Draws are repeated until the head has the required support vectors and the compared directions differ enough. The
+third claim is about descent with steps of equal length for p and v.
 """
 
 from collections.abc import Callable
@@ -32,49 +32,49 @@ from ..solvers import frobenius_max_margin, frobenius_max_margins
 from .common import MAX_DRAWS, limit_evidence, no_instance
 
 SOURCE = Source("tarzanagh2023maxmargin")
-MAX_COSINE = 0.97  # largest cosine of the targets of a check and its control, so that 700 steps tell them apart
+MAX_COSINE = 0.97  # largest cosine of the targets of a check and its control, so that 700 steps separate them
 THRESHOLD = 0.01
 N, D = 3, 3
 SELECT = torch.ones(N, dtype=torch.long)  # the position of the non-zero token in each input
 SURPLUS = 2.0  # factor of the last input, which then probably has label margin to spare
 MAX_NORM = 2.5  # largest norm of v_mm and p_mm, so that 700 steps suffice
 BATCH = 32  # instances per draw
-MIN_DUAL = 0.05  # least multiplier of every input in the head, if all are to be support vectors
+MIN_DUAL = 0.05  # smallest multiplier of an input in the head, in the case that all inputs are support vectors
 MIN_MARGIN = 0.1  # smallest margin that the target may require
 MIN_PRICE = 1e-3  # label margin per unit of attention; a lower price counts as zero
 Case = Callable[[JointTargets], bool]
 
 
 def price(instance: JointInstance, targets: JointTargets, select: Int[Tensor, " n"]) -> float:
-    r"""The label margin that is lost per unit of attention moved off a selected token of a support vector, in the cheapest case.
+    r"""Returns the smallest loss of label margin per unit of attention that moves from the selected token of a support vector to another.
 
     With multipliers :math:`\lambda` of the head and :math:`\mu = \lambda / \sum_j \lambda_j`, moving attention from a_i to t costs
     :math:`\mu_i Y_i (x_{i,a_i} - x_{i,t})^\top v_{mm} / \|v_{mm}\|` of label margin per unit of attention, to first order.
 
     Args:
         instance: tokens and labels, a single problem.
-        targets: the solutions for the selected tokens, of which the head is used.
-        select: the selected tokens, ``[n]``.
+        targets: the solutions for the selected tokens; only the head is used.
+        select: positions of the selected tokens, ``[n]``.
     Returns:
-        The smallest of these numbers over support vectors i and other tokens t. If it is not positive, the theorem's assumption fails.
+        The smallest of these costs over support vectors i and other tokens t. If it is not positive, the theorem's assumption fails.
     """
-    chosen = instance.tokens[torch.arange(len(select)), select]
-    margin_loss = ((chosen[:, None] - instance.tokens) @ targets.head.W).squeeze(-1) * instance.labels[:, None] / targets.head.norm
-    others = torch.ones_like(margin_loss, dtype=torch.bool).scatter(1, select[:, None], False)
+    selected = instance.tokens[torch.arange(len(select)), select]
+    margin_loss = ((selected[:, None] - instance.tokens) @ targets.head.W).squeeze(-1) * instance.labels[:, None] / targets.head.norm
+    unselected = torch.ones_like(margin_loss, dtype=torch.bool).scatter(1, select[:, None], False)
     shares = targets.head.dual / targets.head.dual.sum()
-    return float((shares[:, None] * margin_loss)[others & targets.support[:, None]].min())
+    return float((shares[:, None] * margin_loss)[unselected & targets.support[:, None]].min())
 
 
 def _draw(generator: torch.Generator, case: Case, *, surplus: float = 1.0) -> tuple[JointInstance, JointTargets]:
-    """An instance that satisfies ``case`` and needs a few hundred steps only; its last input is multiplied by ``surplus``."""
+    """Draws an instance that satisfies ``case`` and needs only a few hundred steps; its last input is multiplied by ``surplus``."""
     for _ in range(MAX_DRAWS):
         labels = torch.randint(2, (BATCH, N), generator=generator).double() * 2 - 1
-        chosen = torch.randn(BATCH, N, D, generator=generator, dtype=torch.float64)
-        chosen[..., 0] = labels * (chosen[..., 0].abs() + 0.5)
-        chosen[:, -1] *= surplus
+        selected = torch.randn(BATCH, N, D, generator=generator, dtype=torch.float64)
+        selected[..., 0] = labels * (selected[..., 0].abs() + 0.5)
+        selected[:, -1] *= surplus
         selected_keys = torch.randn(BATCH, N, D, generator=generator, dtype=torch.float64)
-        tokens, keys = (torch.stack([torch.zeros_like(v), v], -2) for v in (chosen, selected_keys))
-        heads = frobenius_max_margins(Constraints(labels[..., None] * chosen, torch.ones_like(chosen[..., :1])))
+        tokens, keys = (torch.stack([torch.zeros_like(v), v], -2) for v in (selected, selected_keys))
+        heads = frobenius_max_margins(Constraints(labels[..., None] * selected, torch.ones_like(selected[..., :1])))
         prompts = frobenius_max_margins(prompt(keys, SELECT.expand(BATCH, N)))
         # A short solution has a large margin, which descent reaches in few steps.
         short = heads.solved & prompts.solved & (torch.maximum(heads.norm, prompts.norm) < MAX_NORM)
@@ -106,7 +106,13 @@ def _is_between(targets: JointTargets) -> bool:
 
 
 def _distance(instance: JointInstance, targets: JointTargets, target: Tensor, generator: torch.Generator) -> Evidence:
-    """1 - cosine of p and ``target`` (a column) after half and after all steps; ``targets`` are those of the selection ``SELECT``."""
+    """Returns evidence about 1 - cosine of p to ``target`` ``[d, 1]`` after half and after all steps.
+
+    Args:
+        targets: the solutions for the selection ``SELECT``.
+        target: direction that p should approach.
+        generator: random generator of the start.
+    """
     p, v = torch.randn(2, D, generator=generator, dtype=torch.float64) * 0.1
     half = joint_descent(instance, JointState(p, v), steps=350, rate=0.2)
     end = joint_descent(instance, half, steps=350, rate=0.2)

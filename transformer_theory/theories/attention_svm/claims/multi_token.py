@@ -22,7 +22,7 @@ MIN_PUSH = 1e-2  # smallest least_push of a usable trial; gains are of order one
 
 
 def _settled_trials(generator: torch.Generator) -> tuple[HeadInstance, Tensor, Tensor]:
-    """Returns problems with a one-layer network as head, the last W, and the trials that share attention and meet the assumptions."""
+    """Returns random problems with a one-layer network as head, W at the end, and the trials that share attention and are covered."""
 
     def normal(*size: int) -> Tensor:
         return torch.randn(TRIALS, *size, generator=generator, dtype=torch.float64)

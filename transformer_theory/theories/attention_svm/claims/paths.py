@@ -67,7 +67,7 @@ def _descend(generator: torch.Generator) -> tuple[Instance, list[torch.Tensor], 
 
 
 def _distances(generator: torch.Generator, *, swapped: bool) -> Evidence:
-    """Returns evidence about the larger of the two distances; ``swapped`` exchanges the targets."""
+    """Returns evidence about the larger distance of the two descents to their targets; ``swapped`` exchanges the targets."""
     instance, of_W, of_KQ, redraws = _descend(generator)
     pairs = constraints(instance.tokens, instance.query, instance.optimal())
     targets = [frobenius_max_margin(pairs).W, nuclear_max_margin(pairs).W]
@@ -82,11 +82,11 @@ def _distances(generator: torch.Generator, *, swapped: bool) -> Evidence:
     return replace(worst, value=max(result.value for result in evidence), detail={**worst.detail, **detail})
 
 
-def _each_its_norm(generator: torch.Generator) -> Evidence:
+def _targets_in_order(generator: torch.Generator) -> Evidence:
     return _distances(generator, swapped=False)
 
 
-def _each_the_other(generator: torch.Generator) -> Evidence:
+def _targets_swapped(generator: torch.Generator) -> Evidence:
     return _distances(generator, swapped=True)
 
 
@@ -107,7 +107,7 @@ def _draw(generator: torch.Generator) -> tuple[Instance, MaxMargin, MaxMargin]:
 
 def _factored(instance: Instance, generator: torch.Generator) -> RegularisationPath:
     """Returns the path of the factors; if STEPS steps do not reach a minimum, the path with five times as many."""
-    first_state = generator.get_state()  # so that the second path begins at the same random starts
+    first_state = generator.get_state()  # the second path begins at the same random starts
     path = factored_path(instance, RADII, generator=generator, starts=STARTS, steps=STEPS)
     if float(path.residual[-1]) > FACTORED_RESIDUAL:
         path = factored_path(instance, RADII, generator=generator.set_state(first_state), starts=STARTS, steps=5 * STEPS)
@@ -119,9 +119,13 @@ def _evidence(
 ) -> Evidence:
     """Returns evidence about 1 - cosine to the target at the largest radius.
 
-    ``smallest`` is the solution of least norm, in the norm of the ball. Scaled to the radius, it lies in the ball. A path with a larger
-    loss has therefore not found the minimum, and the check is inconclusive. It is also inconclusive if the last residual is not below
-    ``residual_limit``.
+    The evidence is inconclusive if the path has not reached the minimum in the last ball, that is, if its loss exceeds the loss of
+    ``smallest`` or its residual is not below ``residual_limit``.
+
+    Args:
+        smallest: max-margin solution in the norm of the ball; scaled to the radius, it lies in the ball.
+        target: solution that the path should approach in direction.
+        residual_limit: bound on the residual at the largest radius.
     """
     before, after = (1 - float(cosine(W, target.W)) for W in path.W[-2:])
     radius = float(path.radii[-1])
@@ -172,8 +176,8 @@ CLAIMS = (
             "descent on the factors has the published penalty, the rounding unit times their squared norms",
             "for the factors: proven for the regularisation path, observed for descent",
         ),
-        check=_each_its_norm,
-        control=_each_the_other,
+        check=_targets_in_order,
+        control=_targets_swapped,
         control_description="The two targets are swapped.",
     ),
     Claim(

@@ -35,7 +35,7 @@ def _perturbed(scores: tuple[float, ...], generator: torch.Generator) -> Instanc
 def _directions(instance: Instance, token: int) -> Tensor:
     """Returns p_mm of the token, scaled to norm one, ``[trials, 2, 1]``."""
     solutions = frobenius_max_margins(prompt(instance.tokens, torch.full((TRIALS, 1), token)))
-    assert bool(solutions.solved.all())  # of three points in general position, each is separable from the others
+    assert bool(solutions.solved.all())  # each of three points in general position is separable from the other two
     return solutions.W / solutions.norm[:, None, None]
 
 

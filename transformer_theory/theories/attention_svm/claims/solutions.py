@@ -2,7 +2,7 @@ r"""Claims about the max-margin solutions themselves: feasibility for wide data,
 
 With n distinct queries in d dimensions the Frobenius and the nuclear solution have rank at most min(n, d): dropping the part of W outside
 the span of the queries changes no margin and enlarges neither norm. In the nuclear norm the number of active constraints limits the rank
-further :cite:p:`pataki1998rank`. The problems are those of :cite:t:`tarzanagh2023transformers`.
+further :cite:p:`pataki1998rank`. The problems come from :cite:t:`tarzanagh2023transformers`.
 """
 
 from typing import Any
@@ -34,9 +34,9 @@ ACTIVE_ATOL = 1e-9  # a constraint is active if its margin is at most one plus t
 
 
 def _share_without(inputs: int, tokens: int, dim: int, generator: torch.Generator) -> Evidence:
-    """Returns evidence about random selections: the larger of the share that is infeasible and the share that the construction misses.
+    """Returns evidence about random selections: the larger of the infeasible share and the share for which the construction fails.
 
-    The construction misses a selection if its matrix does not give every token a margin of one.
+    The construction fails for a selection if its matrix does not give every token a margin of one.
     """
     instance = cross_attention(inputs=inputs, tokens=tokens, dim=dim, generator=generator, trials=TRIALS)
     pairs = constraints(instance.tokens, instance.query, random_selection(instance, generator=generator))
@@ -74,10 +74,10 @@ def _quadratic_program(pairs: Constraints, options: dict) -> Tensor:
     return torch.from_numpy(np.array(W.value, dtype=float))
 
 
-def _largest_distance(pairs: Constraints, others: list[Tensor]) -> Evidence:
-    """Returns evidence about the largest relative distance between this library's solution and the others."""
+def _largest_distance(pairs: Constraints, solutions: list[Tensor]) -> Evidence:
+    """Returns evidence about the largest relative distance between this library's solution and other ``solutions``."""
     ours = frobenius_max_margin(pairs)
-    distances = [float((other - ours.W).norm()) / ours.norm for other in others]
+    distances = [float((W - ours.W).norm()) / ours.norm for W in solutions]
     return Evidence(max(distances), SOLVER_RTOL, "<=", detail={"constraints": len(pairs), "KKT residual of ours": ours.kkt})
 
 
@@ -165,11 +165,11 @@ def _published_recipe(generator: torch.Generator) -> Evidence:
 
 
 def _distance(generator: torch.Generator, solve: Any) -> Evidence:
-    """Returns evidence about the largest distance between the solution by ``solve`` and two general solvers', relative to its norm."""
+    """Returns evidence about the largest relative distance between the solution by ``solve`` and the solutions of two general solvers."""
     c = _draw(generator, inputs=3, tokens=4, dim=5, trials=1).problem(0)
     W = solve(c).W
-    others = _general(c, _nuclear), _general(c, _nuclear, solver="SCS", options={"eps": 1e-9, "max_iters": 20_000})
-    interior, splitting = (float((other - W).norm() / W.norm()) for other in others)
+    references = _general(c, _nuclear), _general(c, _nuclear, solver="SCS", options={"eps": 1e-9, "max_iters": 20_000})
+    interior, splitting = (float((reference - W).norm() / W.norm()) for reference in references)
     return Evidence(max(interior, splitting), 1e-4, "<=", detail={"Clarabel": interior, "SCS": splitting})
 
 

@@ -2,8 +2,8 @@ r"""Claims about the geometry and the length of the steps.
 
 Mirror descent goes to the max-margin solution of its norm :cite:p:`julistiono2024optimizing`; normalised and Polyak steps approach it
 sooner than constant ones :cite:p:`vasudeva2025implicit`. Once the tokens are selected, normalised descent follows
-:math:`W(k) \approx W_{fin} + \eta k\, W_{mm}/\|W_{mm}\|`: the norm grows like the number of steps k and the rest stays bounded, so that the
-direction is off by about 1/k. With constant steps the norm grows only like :math:`\log k`.
+:math:`W(k) \approx W_{fin} + \eta k\, W_{mm}/\|W_{mm}\|`. The norm grows like the number of steps k and :math:`W_{fin}` stays bounded, so
+the error of the direction is about 1/k. With constant steps the norm grows only like :math:`\log k`.
 """
 
 import math
@@ -30,9 +30,9 @@ MAX_NORM = 3.0  # largest norm of a Frobenius solution that 600 steps resolve
 
 
 def _slope(descent: Callable, generator: torch.Generator) -> Evidence:
-    """Returns evidence about the distance from -1 of the slope of log error against log step.
+    """Returns evidence about the slope of the logarithm of the error against the logarithm of the step: its distance from -1.
 
-    The slope is between steps 400 and 3,200, as the median over ten problems, with descent from W = 0.
+    The slope is the median over ten problems, between steps 400 and 3,200 of descent from W = 0.
     """
     instance = cross_attention(inputs=2, tokens=4, dim=6, trials=10, generator=generator)
     early = descent(instance, start(instance), steps=EARLY)
@@ -52,7 +52,7 @@ def _plain(generator: torch.Generator) -> Evidence:
 
 
 def _draw(generator: torch.Generator) -> tuple[Instance, MaxMargin, MaxMargin]:
-    """Draws an instance whose l_p and Frobenius solutions differ in direction; returns it with both solutions."""
+    """Draws an instance with l_p and Frobenius solutions that differ in direction; returns it with both solutions."""
     for _ in range(MAX_DRAWS):
         instance = equal_distractors(inputs=2, tokens=4, dim=4, generator=generator)
         pairs = constraints(instance.tokens, instance.query, instance.optimal())
@@ -85,7 +85,7 @@ def _frobenius_norm(generator: torch.Generator) -> Evidence:
 
 
 def _errors(generator: torch.Generator) -> dict[str, float]:
-    """Returns, per kind of step, 1 - cosine to W_mm after 300 steps from W = 0: median over ten problems."""
+    """Returns, per kind of step, 1 - cosine to W_mm after 300 steps from W = 0, as the median over ten problems."""
     instance = equal_distractors(inputs=4, tokens=5, dim=8, generator=generator, trials=10)
     pairs = constraints(instance.tokens, instance.query, instance.optimal())
     goal = torch.stack([frobenius_max_margin(pairs.problem(b)).W for b in range(10)])

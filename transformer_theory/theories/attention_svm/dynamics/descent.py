@@ -7,8 +7,8 @@ Weights W (:class:`State`):
 The factors of :math:`W = K Q^\top` (:class:`Factors`) each take such a step, normalised separately, with
 :math:`g_K = \nabla L(W)\, Q + 2\lambda K` and :math:`g_Q = \nabla L(W)^\top K + 2\lambda Q`. With :math:`\epsilon = \lambda = 0` the step
 is exact to rounding for any norm of the weights (:mod:`.gradient`). In the runs of :cite:t:`tarzanagh2023transformers` both are the
-rounding unit: :math:`\epsilon` then stops a run whose gradient underflows, and the penalty :math:`\lambda(\|K\|_F^2 + \|Q\|_F^2)` matters,
-since the gradient soon becomes as small. :cite:t:`vasudeva2025implicit` study normalised descent.
+rounding unit. Then :math:`\epsilon` stops a run once the gradient is smaller, and the penalty :math:`\lambda(\|K\|_F^2 + \|Q\|_F^2)`
+matters, since the gradient soon becomes as small. :cite:t:`vasudeva2025implicit` study normalised descent.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -67,7 +67,7 @@ def normalised_descent(
     eps: float = 0.0,
     penalty: float = 0.0,
 ) -> AnyState:
-    r"""Runs normalised gradient descent, with independent trials; on factors if the state holds factors.
+    r"""Runs normalised gradient descent with independent trials, on W or on factors, whichever the state holds.
 
     Args:
         instance: the problems, one or a batch of trials.
@@ -75,8 +75,10 @@ def normalised_descent(
         steps: number of steps.
         rate: :math:`\eta`, the length of each step.
         loss: loss of the prediction, label included.
-        eps: :math:`\epsilon`, added to the norm of the gradient; 0 is exact, the published runs use ``torch.finfo(torch.float64).eps``.
-        penalty: :math:`\lambda`, the factor of the squared norms in the loss; the published runs on factors use the same number as eps.
+        eps: :math:`\epsilon`, added to the norm of the gradient; steps are exact for 0. The published runs use
+            ``torch.finfo(torch.float64).eps``.
+        penalty: :math:`\lambda`, the factor of the squared norms in the loss. The published runs on factors use the same number as for
+            ``eps``.
     Returns:
         The state after these steps; another call continues exactly from it. If the gradient is zero, the weights do not change.
     Raises:
@@ -121,15 +123,15 @@ def trajectory(
     eps: float = 0.0,
     penalty: float = 0.0,
 ) -> Iterator[AnyState]:
-    """Yields states of :func:`normalised_descent` after the given numbers of steps, counted from step 0 of the first run.
+    """Yields states of :func:`normalised_descent` after the numbers of steps in ``steps``, counted from step 0 of the first run.
 
     Args:
-        steps: numbers of steps after which a state is returned, increasing from ``state.step``; the iterable is read lazily.
+        steps: numbers of steps after which a state is returned, increasing from ``state.step``; read lazily.
         instance, state, rate, loss, eps, penalty: as in :func:`normalised_descent`.
     Returns:
         An iterator over the states. Nothing is computed or checked before the first state is requested.
     Raises:
-        ValueError: a number of steps is smaller than the previous one, or as for :func:`normalised_descent`.
+        ValueError: as for :func:`normalised_descent`, or a number of steps is smaller than the previous one.
         TypeError: as for :func:`normalised_descent`.
     """
     positive(rate=rate)
@@ -194,7 +196,7 @@ def _run(
 def is_stationary(instance: Instance | HeadInstance, W: Tensor, *, loss: Loss = LOGISTIC) -> bool:
     """Returns whether the gradient at W ``[d, d_z]`` is zero up to rounding: its terms cancel to 1e-14 of the sum of their norms.
 
-    Normalised descent would turn the rounding error into full steps, whose direction depends on the processor.
+    Normalised descent would turn the rounding errors into full steps in a direction that depends on the processor.
 
     Raises:
         ValueError: as for :func:`descent_direction`.

@@ -11,11 +11,11 @@ nearly equal numbers. Evaluated as written, it is only rounding error once the n
 
 - All gains are relative to the gain of the most attended token *top*: with :math:`\delta_t = \gamma_t - \gamma_{top}` and
   :math:`e = \sum_t s_t\delta_t`, the bracket is :math:`\delta_t - e`. No term is then larger than the result.
-- The coefficients are stored as :math:`e^{-C} c` with one C per trial. It is the largest logarithm of :math:`s_{i,t} / s_{i,top}` among the
-  tokens whose gain differs from that of *top*. If slopes of the loss or differences of gains are extreme, C includes their logarithms too.
-  So the scaled coefficients are of order one, however small the gradient is.
+- The coefficients are stored as :math:`e^{-C} c` with one C per trial. It is the largest logarithm of :math:`s_{i,t} / s_{i,top}` over the
+  tokens with :math:`\delta_t \ne 0`. If slopes of the loss or differences of gains are extreme, C includes their logarithms too. So the
+  scaled coefficients are of order one, however small the gradient is.
 
-Inputs without influence on W, whose query is zero or whose tokens are all equal, must not determine C. Equal tokens are merged into one
+An input with a zero query, or with equal tokens only, has no influence on W and must not determine C. Equal tokens are merged into one
 token with the sum of their attention and the mean of their gains, which does not change the loss. The :math:`c_{i,t}` of each input sum to
 zero, so the tokens of each input may be centred.
 
@@ -40,7 +40,7 @@ from .states import check_instance
 Gains = Callable[[Tensor], tuple[Tensor, Tensor]]  # attention [trials, n, T] -> prediction f [trials, n, 1], gains [trials, n, T]
 
 MODERATE_MIN = 1e-20  # slopes and differences of gains between this and its inverse need no logarithms
-DATA_MAX = 1e60  # tokens and queries between the inverse of this and this have products whose squares are in the range of float64
+DATA_MAX = 1e60  # if tokens and queries lie between the inverse of this and this, squares of their products stay in the range of float64
 LOG_FLOOR = -600.0  # lower bound of logarithms relative to the largest; exp of less gives subnormal numbers, which are slow and inexact
 LOG_SCALE_MAX = 200.0  # logarithm of a gradient relative to which any penalty is negligible
 
@@ -109,8 +109,8 @@ class Gradient:
             C = level.amax((-2, -1), keepdim=True).clamp_(min=-1e300)
             scaled = level.sub_(C).exp_().mul_(top_share).mul_(delta.sign())
             return share.mul_(scaled.sum(-1, keepdim=True)).sub_(scaled), C
-        # Tokens with the same gain as the most attended one (delta = 0) exert no pull, so they must not determine C. Otherwise a tied
-        # token, whose share does not vanish, would make C too large, and the terms of all other tokens would underflow.
+        # Tokens with the same gain as the most attended one (delta = 0) exert no pull, so they must not determine C. The share of such a
+        # tied token does not vanish: it would make C too large, and the terms of all other tokens would underflow.
         gap.masked_fill_(delta == 0, -torch.inf)
         C = gap.amax((-2, -1), keepdim=True).clamp_(min=-1e300)
         # c = slope (s e - s delta) with slope = -l' > 0. The sum of the scaled terms is e^-C e, so all terms have the factor e^-C.
@@ -125,17 +125,17 @@ class Gradient:
         intermediate results are chosen such that no negation is needed.
         """
         # Let u_t = s_t / s_top. Then 1 / s_top = 1 + sum u_t over the other tokens, and e = s_top sum u_t delta_t. The sums exclude top,
-        # whose terms are 1 and 0, so nothing cancels. The coefficient of top is slope s_top e.
+        # which would contribute 1 and 0, so nothing cancels. The coefficient of top is slope s_top e.
         gap.scatter_(-1, top, self.minus_infinity)
         C = gap.amax((-2, -1), keepdim=True)
-        others, scale = gap.sub_(C).clamp_(min=LOG_FLOOR).exp_(), C.exp()  # e^-C s_t / s_top of the tokens other than top
+        ratio, scale = gap.sub_(C).clamp_(min=LOG_FLOOR).exp_(), C.exp()  # e^-C s_t / s_top of the tokens other than top
         best = self.scores.gather(-1, top)
-        pull = torch.sub(self.scores, best).mul_(others)
-        minus_top = torch.addcmul(self.minus_one, others.sum(-1, keepdim=True), scale, value=-1).reciprocal_()  # -s_top
+        pull = torch.sub(self.scores, best).mul_(ratio)
+        minus_top = torch.addcmul(self.minus_one, ratio.sum(-1, keepdim=True), scale, value=-1).reciprocal_()  # -s_top
         excess = pull.sum(-1, keepdim=True).mul_(minus_top)  # -e^-C e
         minus_e = excess * scale
         weight = self.slope(best.sub_(minus_e)).mul_(minus_top)  # best - (-e) is the prediction f
-        return pull.addcmul_(others, minus_e).scatter_(-1, top, excess).mul_(weight), C
+        return pull.addcmul_(ratio, minus_e).scatter_(-1, top, excess).mul_(weight), C
 
     @torch.no_grad()
     @no_type_check
@@ -147,7 +147,7 @@ class Gradient:
 
     @no_type_check
     def unscaled(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Returns c times e^C, and the logarithm of the part of e^C that is not applied because it would overflow; None: all is applied."""
+        """Returns c times e^C without the part of e^C that would overflow, and the logarithm of this part (None: there is no such part)."""
         if self.tame:
             return c * C.exp(), None
         # Relative to a gradient of e^200 every penalty is negligible, so the rest of the scale may become part of the length of the step.
@@ -230,8 +230,8 @@ def merge_equal_tokens(tokens: Tensor, allowed: Tensor | None) -> tuple[Tensor |
     if allowed is not None:
         same = same & allowed[..., None, :] & allowed[..., None] | torch.eye(tokens.shape[-2], dtype=torch.bool)
     count = same.to(tokens.dtype).sum(-1, keepdim=True)
-    # The first of several equal tokens represents them all: with the logarithm of their number added to its logit, it gets their joint
-    # attention. The others get none.
+    # The first of several equal tokens represents them all. The logarithm of their number is added to its logit, so it gets their joint
+    # attention; the other equal tokens get no attention.
     excluded = same.to(torch.uint8).argmax(-1) != torch.arange(tokens.shape[-2])
     if allowed is not None:
         excluded = excluded | ~allowed

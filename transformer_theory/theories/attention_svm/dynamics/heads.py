@@ -49,8 +49,8 @@ class HeadInstance:
         mixture = self.tokens.mean(-2)
         for name, output, expected in zip(("value", "gradient"), self.head(mixture), (self.labels, mixture)):
             if not isinstance(output, Tensor) or output.shape != expected.shape or output.dtype != torch.float64:
-                wanted = f"a float64 {name} {list(expected.shape)} of mixtures {list(mixture.shape)}"
-                raise ValueError(f"head must return {wanted}, got {describe(output)}")
+                expected_output = f"a float64 {name} {list(expected.shape)} of mixtures {list(mixture.shape)}"
+                raise ValueError(f"head must return {expected_output}, got {describe(output)}")
 
     @property
     def trials(self) -> tuple[int, ...]:
@@ -58,7 +58,7 @@ class HeadInstance:
         return tuple(self.tokens.shape[:-3])
 
     def selected(self, W: Float[Tensor, "*trials d d_z"]) -> Int[Tensor, "*trials n"]:
-        """Returns the position of the token to which W gives the most attention, per input."""
+        """Returns, per input, the position of the token with the largest attention under W."""
         return token_logits(self.tokens, self.query, W).argmax(-1)
 
     def attention(self, W: Float[Tensor, "*trials d d_z"]) -> Float[Tensor, "*trials n T"]:

@@ -1,4 +1,4 @@
-r"""Joint descent on a prompt p and the head v, whose limits solve two max-margin problems; that of p depends on that of v.
+r"""Joint descent on a prompt p and the head v. Their limits solve max-margin problems; the problem for p depends on the solution for v.
 
 Input i has tokens :math:`x_{i,t}`, keys :math:`k_{i,t}` and a label :math:`Y_i = \pm 1`. One prompt determines the attention of all inputs:
 
@@ -11,8 +11,8 @@ prompt goes to :math:`p_{mm} = \arg\min\|p\|` subject to :math:`(k_{i,a_i} - k_{
 1, and attention need not be sharp on them. :cite:t:`tarzanagh2023maxmargin` prove this joint convergence for the regularisation path.
 
 For descent, the margin that these inputs need depends on the growth of v relative to p. This library derives it for steps of equal length.
-Input i contributes to the gradient in p in proportion to :math:`|\ell'(f_i)|(1 - s_{i,a_i})`, whose logarithm is minus the sum of its
-margins in v and in p. With equal steps :math:`\|p\| \approx \|v\|`, and the contributions balance if
+Input i contributes to the gradient in p in proportion to :math:`|\ell'(f_i)|(1 - s_{i,a_i})`. The logarithm of this factor is about minus
+the sum of the margins of the input in v and in p. With equal steps :math:`\|p\| \approx \|v\|`, and the contributions balance if
 
 .. math:: (k_{i,a_i} - k_{i,t})^\top p \;\ge\; \max\Big(0,\; 1 - (Y_i v_{mm}^\top x_{i,a_i} - 1)\,\frac{\|p\|}{\|v_{mm}\|}\Big).
 
@@ -125,7 +125,7 @@ def joint_descent(
         steps: number of steps.
         rate: :math:`\eta`, the length of each step.
         loss: loss of the prediction, label included.
-        eps: numbers added to the norms of the gradients in p and in v; 0 is exact. In the released run they eventually stop descent.
+        eps: numbers added to the norms of the gradients in p and in v; 0 gives exact steps. In the released run they finally stop descent.
     Returns:
         The state after these steps; another call continues exactly from it.
     Raises:
@@ -225,7 +225,7 @@ class JointTargets:
 @single_threaded
 @converted(int64=("select",))
 def joint_targets(instance: JointInstance, select: Int[Tensor, " n"], *, tol: float = 1e-6) -> JointTargets:
-    """Solves the max-margin problems of a single instance whose attention selects the tokens ``select``.
+    """Solves the max-margin problems of a single instance for the selection ``select``.
 
     Args:
         instance: a single problem.
@@ -241,9 +241,7 @@ def joint_targets(instance: JointInstance, select: Int[Tensor, " n"], *, tol: fl
     _check_instance(instance)
     check_nonnegative(tol=tol)
     if instance.labels.ndim != 1:
-        raise ValueError(
-            f"instance must be a single problem, got trials {list(instance.labels.shape[:-1])}; make an instance of one of them"
-        )
+        raise ValueError(f"instance must be a single problem, got trials {list(instance.labels.shape[:-1])}; make an instance of one trial")
     pairs = prompt(instance.key_vectors, select)
     selected = instance.tokens[torch.arange(len(select)), select]
     # The head is a W with one column: differences Y x and queries 1.
@@ -255,9 +253,10 @@ def joint_targets(instance: JointInstance, select: Int[Tensor, " n"], *, tol: fl
 
 
 def _equal_steps(pairs: Constraints, head: MaxMargin, sharp: MaxMargin, relaxed: MaxMargin) -> MaxMargin:
-    """Returns the solution p_eq of the problem in the module docstring, whose right-hand side depends on the norm of the solution.
+    """Returns the solution p_eq of the fixed-point problem in the module docstring.
 
-    A larger norm in the right-hand side requires smaller margins and gives a shorter solution, so there is exactly one fixed point.
+    The right-hand side depends on the norm of the solution. A larger norm there requires smaller margins and gives a shorter solution, so
+    there is exactly one fixed point.
     """
     from scipy.optimize import brentq
 
@@ -266,8 +265,8 @@ def _equal_steps(pairs: Constraints, head: MaxMargin, sharp: MaxMargin, relaxed:
     def solve(norm: float) -> MaxMargin:
         return frobenius_max_margin(replace(pairs, rhs=(1 - spare * norm).clamp(min=0.0)))
 
-    # The right-hand sides lie between those of p_relax and p_mm, so the two norms bracket the fixed point. If the fixed point is at an end
-    # of the bracket, that solution is returned, since root finding needs a change of sign.
+    # The required margins lie between the margins for p_relax and p_mm, so the two norms bracket the fixed point. Root finding needs a
+    # change of sign. If the fixed point is an end of the bracket, the solution there is returned without it.
     if solve(relaxed.norm).norm <= relaxed.norm * (1 + FIXED_POINT_RTOL):
         return relaxed
     if not solve(sharp.norm).norm < sharp.norm * (1 - FIXED_POINT_RTOL):

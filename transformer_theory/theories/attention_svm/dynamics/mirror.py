@@ -35,15 +35,15 @@ def mirror_descent(instance: Instance, state: State, *, power: float, steps: int
     Returns:
         The state after these steps; another call continues from it, up to rounding in the powers.
     Raises:
-        ValueError: ``power`` is not above one and finite, or as for :func:`~.descent.normalised_descent`.
-        TypeError: the state holds factors, or as for :func:`~.descent.normalised_descent`.
+        ValueError: as for :func:`~.descent.normalised_descent`, or ``power`` is not above one and finite.
+        TypeError: as for :func:`~.descent.normalised_descent`, or the state holds factors.
     """
     check_power(power)
     integers(minimum=0, steps=steps)
     positive(rate=rate)
     check_state(instance, state, State)
-    # The steps update the dual variable, which is the gradient of the potential at W; W follows from it. Recomputing the dual variable
-    # from W in every step would add rounding errors of the powers.
+    # The steps update the dual variable, which is the gradient of the potential at W, and compute W from it. To compute the dual variable
+    # anew from W in every step would add rounding errors of the powers.
     data, W = Gradient(instance, loss), state.W
     dual = signed_power(W, power - 1)
     for _ in range(steps):
@@ -51,7 +51,7 @@ def mirror_descent(instance: Instance, state: State, *, power: float, steps: int
         dual = dual + rate * unit(M, power=power / (power - 1))[0]
         W = signed_power(dual, 1 / (power - 1))
     end = State(W, state.step + steps)
-    check_state(instance, end)  # for p close to one, the power 1 / (p - 1) soon overflows
+    check_state(instance, end)  # if p is close to one, the power 1 / (p - 1) soon overflows
     return end
 
 

@@ -7,9 +7,9 @@ Frobenius norm, and :math:`K_R Q_R^\top / R` to the directions of the max-margin
 :math:`\|W\|_\star \le R`, written in factors (:cite:t:`tarzanagh2023transformers`, :cite:t:`tarzanagh2023maxmargin`).
 
 The problem is not convex: descent from a random start can end at other tokens. Each ball is therefore solved from two sets of starts: new
-random ones, and the solutions in the previous, smaller ball. (For small R the loss is nearly linear, and every start works.) Both shares of
-success are reported. Steps are normalised, with momentum, and projected onto the ball. A step is accepted only if the loss decreases;
-:func:`~.polyak.log_excess_loss` resolves this however small the decrease.
+random ones, and the solutions in the previous, smaller ball. (For small R the loss is nearly linear, and every start works.) The path
+reports how many starts of each set succeed. Steps are normalised, with momentum, and projected onto the ball. A step is accepted only if
+the loss decreases; :func:`~.polyak.log_excess_loss` resolves any decrease, however small.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +33,8 @@ MOMENTUM = 0.9
 FIRST_STEP, STEP_RANGE = 0.3, (1e-9, 10.0)  # lengths of steps, relative to the radius
 LONGER, SHORTER = 1.1, 0.5  # factors of the step length after an accepted and after a rejected step
 
-Push = Callable[[Gradient, Tensor], tuple[Tensor, Tensor]]  # parameters [*, rows, cols] -> W [*, d, d_z], negative gradient up to a factor
+# parameters [*, rows, cols] -> W [*, d, d_z], and the negative gradient in the parameters up to a positive factor
+Push = Callable[[Gradient, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from .gradient import Gradient, unit
 from .losses import LOGISTIC, Loss, check_loss
 from .states import State, check_instance, check_state
 
-_gauss = np.polynomial.legendre.leggauss(8)  # on an interval of length at most one, eight nodes integrate the slope to rounding accuracy
+_gauss = np.polynomial.legendre.leggauss(8)  # eight nodes integrate the slope to rounding accuracy on an interval of length at most one
 NODES, LOG_WEIGHTS = torch.from_numpy((_gauss[0] + 1) / 2), torch.from_numpy(_gauss[1] / 2).log()
 RISE_MIN = 1e-250  # smaller differences of losses may have lost digits to underflow
 
@@ -102,8 +102,8 @@ def polyak_descent(
     Returns:
         The state after these steps; another call continues exactly from it.
     Raises:
-        ValueError: ``longest`` is not positive and finite, or as for :func:`~.descent.normalised_descent`.
-        TypeError: the state holds factors, the instance has no scores, or as for :func:`~.descent.normalised_descent`.
+        ValueError: as for :func:`~.descent.normalised_descent`, or ``longest`` is not positive and finite.
+        TypeError: as for :func:`~.descent.normalised_descent`, or the state holds factors, or the instance has no scores.
     """
     integers(minimum=0, steps=steps)
     positive(rate=rate, longest=longest)

@@ -7,10 +7,10 @@ first three spaces (:cite:t:`tarzanagh2023transformers`),
 .. math:: W \mathrel{-}= \alpha \sum_i P_i z_i^\top, \qquad
     u_i \mathrel{-}= \alpha \sum_j (z_i^\top z_j) P_j, \qquad a \mathrel{-}= \alpha\, G c,
 
-with the Gram matrix :math:`G_{(i,t),(j,\tau)} = (x_{i,t}^\top x_{j,\tau})(z_i^\top z_j)` (the kernel trick). In all three spaces the norm
-of the gradient is that of the matrix; on the images it is computed as :math:`\langle P, ZZ^\top P\rangle^{1/2}`, on the logits as
-:math:`(c^\top G c)^{1/2}`. A step on W costs :math:`2nTd` products for the tokens and :math:`2 n d d_z` more, a step on the images
-:math:`2nTd + n^2 d`, and a step on the logits :math:`(nT)^2`, independently of the dimensions.
+with the Gram matrix :math:`G_{(i,t),(j,\tau)} = (x_{i,t}^\top x_{j,\tau})(z_i^\top z_j)` (the kernel trick). In all three spaces a step is
+divided by the norm of the gradient in W. On the images this norm is computed as :math:`\langle P, ZZ^\top P\rangle^{1/2}`, on the logits
+as :math:`(c^\top G c)^{1/2}`. A step on W costs :math:`2nTd` multiplications for the tokens and :math:`2 n d d_z` more, a step on the
+images :math:`2nTd + n^2 d`, and a step on the logits :math:`(nT)^2`, independently of the dimensions.
 
 These two norms are roots of quadratic forms and have only half the digits if terms cancel, as at a saddle. Therefore 1e-14 of the largest
 diagonal entry, times the identity, is added to the matrix of the form. The relative error of a step is at most of that size, and no step
@@ -20,9 +20,13 @@ On factors of :math:`W = K Q^\top`, with :math:`q_i = Q^\top z_i`, the logits ar
 
 .. math:: \nabla_K L = \tfrac1n \sum_i P_i q_i^\top, \qquad \nabla_Q L = \tfrac1n \sum_i z_i (K^\top P_i)^\top .
 
-Each class has ``logits()`` ``[trials, n, T]``, up to a constant per input; ``aim(c, C)``, which takes the coefficients of :mod:`.gradient`
-and sets the direction, :math:`n e^{-C}` times the gradient, and returns its norm and C (None for 0); ``move(length)``, which subtracts
-``length`` times the direction; and ``state(step)``, a copy of the run's state.
+Each class has four methods:
+
+- ``logits()`` returns the logits up to a constant per input, ``[trials, n, T]``.
+- ``aim(c, C)`` computes the direction, :math:`n e^{-C}` times the gradient, from the coefficients of :mod:`.gradient`. It returns the norm
+  of the direction, and C (None: C = 0).
+- ``move(length)`` subtracts ``length`` times the direction.
+- ``state(step)`` returns a copy of the state of the run.
 """
 
 from typing import no_type_check
@@ -38,7 +42,7 @@ CALL_COST = 200  # cost of one call of a library function, in multiplications
 
 
 class Weights:
-    """Steps on W, with :math:`\\lambda\\|W\\|_F^2` in the loss."""
+    """Steps on W, with the penalty :math:`\\lambda\\|W\\|_F^2` in the loss."""
 
     def __init__(self, data: Gradient, state: State, penalty: float):
         self.data, self.shape, self.decay = data, state.W.shape, 2 * penalty * data.inputs
@@ -85,11 +89,11 @@ class _Span:
         self.c, self.direction = self.taken, self.values
 
     def first(self, images: Tensor) -> Tensor:
-        """The logits or images at the start, from the images ``[trials, n, d]``."""
+        """Returns the logits or images at the start, computed from the images ``[trials, n, d]``."""
         raise NotImplementedError
 
     def turned(self, c: Tensor) -> tuple[Tensor, Tensor]:
-        """The change of logits or images for coefficients c, and the squared norm of the matrix ``[trials, 1, 1]``."""
+        """Returns the change of logits or images for coefficients c, and the squared norm of the change of W, ``[trials, 1, 1]``."""
         raise NotImplementedError
 
     @no_type_check
@@ -125,7 +129,7 @@ class Images(_Span):
 
     @no_type_check
     def turned(self, c: Tensor) -> tuple[Tensor, Tensor]:
-        # |sum_i P_i z_i^T|^2 = <P, Z Z^T P>: the norm of the matrix without the matrix.
+        # |sum_i P_i z_i^T|^2 = <P, Z Z^T P>, so the matrix itself is not needed.
         P = self.data.pulled(c)
         direction = torch.bmm(self.queries, P)
         return direction, P.mul_(direction).sum((-2, -1), keepdim=True)
@@ -157,7 +161,7 @@ class Logits(_Span):
 
 
 class Pair:
-    """Steps on K and Q, each with its own norm, with :math:`\\lambda(\\|K\\|_F^2 + \\|Q\\|_F^2)` in the loss.
+    """Steps on K and Q, normalised separately, with the penalty :math:`\\lambda(\\|K\\|_F^2 + \\|Q\\|_F^2)` in the loss.
 
     K and Q share one tensor, padded with zeros if :math:`d \\ne d_z`, and so do their gradients, so that one operation moves both.
     """
@@ -210,7 +214,7 @@ class Pair:
 
 
 def space(data: Gradient, state: State | Factors, penalty: float) -> Weights | Images | Logits | Pair:
-    """The space in which a step is cheapest; W itself if there is a penalty, whose gradient may leave the span of the data."""
+    """Returns the space in which a step is cheapest. With a penalty this is W, since its gradient may leave the span of the data."""
     if isinstance(state, Factors):
         return Pair(data, state, penalty)
     _, n, T, d = data.tokens.shape
@@ -223,11 +227,12 @@ def space(data: Gradient, state: State | Factors, penalty: float) -> Weights | I
 
 
 def _flat(V: Tensor) -> Tensor:
+    """Merges the dimensions of the trials: ``[*trials, a, b]`` -> ``[trials, a, b]``."""
     return V.detach().reshape(-1, *V.shape[-2:])
 
 
 def _regularised(form: Tensor) -> Tensor:
-    """Quadratic forms ``[trials, k, k]`` with a small multiple of the identity added."""
+    """Adds a small multiple of the identity to quadratic forms ``[trials, k, k]``, in place, and returns them."""
     diagonal = form.diagonal(dim1=-2, dim2=-1)
     diagonal.add_(diagonal.amax(-1, keepdim=True), alpha=FORM_RTOL)
     return form

@@ -1,6 +1,6 @@
-"""The state of a run: :func:`start` creates it, every kind of descent takes one and returns one, :func:`save` and :func:`load` store it.
+"""The state of a run. :func:`start` creates it, every kind of descent maps a state to a state, and :func:`save` and :func:`load` store it.
 
-A run of 100 steps equals, bit for bit, a run of 40 steps followed by one of 60, even if the state is saved and loaded in between.
+A run of 100 steps equals, bit for bit, a run of 40 steps followed by a run of 60, even if the state is saved and loaded in between.
 """
 
 import os
@@ -25,14 +25,14 @@ INSTANCE_HINT = "Instance(tokens, query, scores) makes one"
 
 @dataclass(frozen=True)
 class Carried:
-    """The numbers that a run in the span of the data (:mod:`.spaces`) updates instead of W; with them it continues bit for bit.
+    """The numbers that a run in the span of the data (:mod:`.spaces`) updates instead of W. They let it continue bit for bit.
 
     Attributes:
         origin: W at the start of the run, ``[trials, d, d_z]``.
-        taken: the coefficients of all steps so far, summed, ``[trials, n, T]``.
+        taken: sum of the coefficients of all steps so far, ``[trials, n, T]``.
         values: the logits ``[trials, n, T]`` or images ``[trials, n, d]``.
-        W: the weights that these numbers stand for, ``[*trials, d, d_z]``.
-        tokens, query: the data of the run. If W or the data differ, descent starts from W instead.
+        W: the weights that follow from these numbers, ``[*trials, d, d_z]``.
+        tokens, query: the data of the run. If W or the data differ, descent ignores these numbers and starts from W.
     """
 
     origin: Float[Tensor, "trials d d_z"]
@@ -43,7 +43,7 @@ class Carried:
     query: Float[Tensor, "trials n d_z"]
 
     def belongs(self, W: Tensor, tokens: Tensor, query: Tensor) -> bool:
-        """Whether the run had these tokens and queries and ended at this W."""
+        """Returns whether the run used these tokens and queries and ended at this W."""
         return torch.equal(self.W, W) and torch.equal(self.tokens, tokens) and torch.equal(self.query, query)
 
 
@@ -52,7 +52,7 @@ CARRIED = tuple(f.name for f in fields(Carried) if f.name != "W")
 
 @dataclass(frozen=True)
 class State:
-    """W ``[*trials, d, d_z]`` and the number of steps taken; ``carried`` is internal to the run."""
+    """W ``[*trials, d, d_z]`` and the number of steps so far; ``carried`` is internal to the run."""
 
     W: Float[Tensor, "*trials d d_z"]
     step: int = 0
@@ -61,7 +61,7 @@ class State:
 
 @dataclass(frozen=True)
 class Factors:
-    """The factors of W = K Q^T, ``[*trials, d, width]`` and ``[*trials, d_z, width]``, and the number of steps taken."""
+    """The factors of W = K Q^T, ``[*trials, d, width]`` and ``[*trials, d_z, width]``, and the number of steps so far."""
 
     K: Float[Tensor, "*trials d width"]
     Q: Float[Tensor, "*trials d_z width"]
@@ -69,20 +69,20 @@ class Factors:
 
     @property
     def W(self) -> Float[Tensor, "*trials d d_z"]:
-        """K Q^T."""
+        """The weights K Q^T."""
         return self.K @ self.Q.mT
 
 
 def start(instance: Instance | HeadInstance, *, W: Float[Tensor, "*trials d d_z"] | None = None) -> State:
-    """The state before the first step.
+    """Returns the state before the first step.
 
     Args:
         instance: the problems, one or a batch of trials.
-        W: initial weights, ``[*trials, d, d_z]``; zero by default.
+        W: initial weights, ``[*trials, d, d_z]``. None: zero.
     Returns:
         The initial weights as the state at step 0.
     Raises:
-        ValueError: W has another shape or is not finite, inputs have a single token (nothing to select), or all queries of a trial are
+        ValueError: W has a wrong shape or is not finite, inputs have a single token (nothing to select), or all queries of a trial are
             zero.
         TypeError: ``instance`` is not an instance, or W is not a tensor or array.
     """
@@ -94,27 +94,27 @@ def start(instance: Instance | HeadInstance, *, W: Float[Tensor, "*trials d d_z"
 
 
 def random_start(instance: Instance | HeadInstance, *, generator: torch.Generator) -> State:
-    """W with independent entries, uniform in plus or minus 1/sqrt(d): the usual initialisation of a linear layer.
+    """Draws W with independent entries, uniform between -1/sqrt(d) and 1/sqrt(d), a common initialisation of linear layers.
 
     Raises:
-        ValueError, TypeError: as :func:`start`.
+        ValueError, TypeError: as for :func:`start`.
     """
     check_instance(instance)
     return start(instance, W=_uniform(*instance.trials, instance.tokens.shape[-1], instance.query.shape[-1], generator=generator))
 
 
 def random_factors(instance: Instance | HeadInstance, *, generator: torch.Generator, width: int | None = None) -> Factors:
-    """K, then Q, with independent entries, uniform in plus or minus 1/sqrt(d) and 1/sqrt(d_z).
+    """Draws K, then Q, with independent uniform entries: between plus and minus 1/sqrt(d) in K, and 1/sqrt(d_z) in Q.
 
     Args:
         instance: the problems, one or a batch of trials.
-        generator: source of the random numbers.
-        width: the number of columns, which bounds the rank of W; None for min(d, d_z), which allows every rank.
+        generator: random generator of the entries.
+        width: number of columns, which bounds the rank of W. None: min(d, d_z), which allows every rank.
     Returns:
-        Factors at step 0.
+        The factors at step 0.
     Raises:
-        ValueError: ``width`` is below one, or as :func:`start`.
-        TypeError: ``width`` is not an integer, or as :func:`start`.
+        ValueError: as for :func:`start`, or ``width`` is below one.
+        TypeError: as for :func:`start`, or ``width`` is not an integer.
     """
     check_instance(instance)
     d, d_z = instance.tokens.shape[-1], instance.query.shape[-1]
@@ -125,11 +125,11 @@ def random_factors(instance: Instance | HeadInstance, *, generator: torch.Genera
 
 
 def save(state: State | Factors, path: str | os.PathLike[str]) -> None:
-    """Writes a state to an npz file, atomically: a reader sees the old file or the new one.
+    """Writes a state to an npz file atomically: a reader sees either the old or the new file.
 
     Args:
-        state: the result of a run or of :func:`start`.
-        path: the file to write, in an existing directory.
+        state: state from :func:`start` or from a run.
+        path: output file, in an existing directory.
     Raises:
         TypeError: ``state`` is not a state.
     """
@@ -142,19 +142,19 @@ def save(state: State | Factors, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> State | Factors:
-    """The state that :func:`save` wrote, bit for bit; nothing is unpickled.
+    """Reads the state that :func:`save` wrote, bit for bit. Nothing is unpickled.
 
     Raises:
         ValueError: the file does not contain a state.
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
     """
-    wanted = f"{os.fspath(path)} must be an npz file of a saved State or Factors"
+    requirement = f"{os.fspath(path)} must be an npz file of a saved State or Factors"
     try:
         file = np.load(path, allow_pickle=False)
     except (ValueError, EOFError, BadZipFile):
-        raise ValueError(f"{wanted}, got another kind; save(state, path) makes one") from None
+        raise ValueError(f"{requirement}, got another kind of file; save(state, path) makes one") from None
     if isinstance(file, np.ndarray):
-        raise ValueError(f"{wanted}, got a single array; save(state, path) makes one")
+        raise ValueError(f"{requirement}, got a single array; save(state, path) makes one")
     with file:
         arrays = {name: file[name] for name in file.files}
     step = int(arrays.pop("step", -1))
@@ -173,26 +173,26 @@ def check_instance(instance: Instance | HeadInstance, *kinds: type) -> None:
     """Checks that descent can change the attention.
 
     Args:
-        kinds: accepted classes; all classes of instances by default.
+        kinds: accepted classes of instances; all classes if none is passed.
     Raises:
         ValueError: inputs have a single token, or all queries of a trial are zero, so that its attention is the same for every W.
-        TypeError: not an instance of these classes.
+        TypeError: the instance is not of these classes.
     """
     check_type("instance", instance, *(kinds or (Instance, HeadInstance)), hint=INSTANCE_HINT)
     if instance.tokens.shape[-2] < 2:
         raise ValueError("inputs must have at least two tokens, got one: there is nothing to select")
     if bool((instance.query == 0).flatten(-2).all(-1).any()):
-        raise ValueError("every trial must have a non-zero query, got one whose queries are all zero: no W changes its attention")
+        raise ValueError("every trial must have a non-zero query, got a trial with zero queries only: no W changes its attention")
 
 
 def check_state(instance: Instance | HeadInstance, state: State | Factors, *kinds: type) -> None:
     """Checks that weights ``[*trials, d, d_z]`` or factors belong to the instance.
 
     Args:
-        kinds: accepted classes of states; weights and factors by default.
+        kinds: accepted classes of states; both classes if none is passed.
     Raises:
-        ValueError: another shape or type, or values that are not finite.
-        TypeError: not an instance, or not a state of these classes.
+        ValueError: a tensor has a wrong shape or dtype, or a value is not finite.
+        TypeError: ``instance`` is not an instance, or the state is not of these classes.
     """
     check_instance(instance)
     check_type("state", state, *(kinds or (State, Factors)), hint=STATE_HINT)
@@ -209,5 +209,5 @@ def check_state(instance: Instance | HeadInstance, state: State | Factors, *kind
 
 
 def _uniform(*shape: int, generator: torch.Generator) -> Tensor:
-    """Independent entries, uniform in plus or minus 1/sqrt(number of rows)."""
+    """Draws independent entries, uniform between plus and minus 1/sqrt(number of rows)."""
     return (2 * torch.rand(*shape, generator=generator, dtype=torch.float64) - 1) / shape[-2] ** 0.5

@@ -22,13 +22,13 @@ Reference = tuple[float, Basis]
 
 
 def figure_row(quantity: str, value: float | None, source: Source | None, *, reference: Reference | None = None, **columns) -> Measurement:
-    """Returns a measurement of kind "figure"; a reference number, if given, becomes its prediction."""
+    """Returns a measurement of kind "figure"; the reference number, if any, becomes its prediction."""
     predicted: dict = {} if reference is None else {"predicted": reference[0], "basis": reference[1]}
     return Measurement(NAME, "figure", quantity, value, source=source, **predicted, **columns)
 
 
 def size(n: int, T: int, d: int) -> str:
-    """Returns the setting of a row that concerns problems of one size."""
+    """Returns the text of the column ``setting`` for problems of one size."""
     return f"n={n}, T={T}, d={d}"
 
 

@@ -34,7 +34,7 @@ TINTS = (COLOURS["attention_svm"], COLOURS["scan_snap"], COLOURS["rate_reduction
 
 
 def selects_best(instance: Instance, *, steps: int, rate: float, threshold: float) -> np.ndarray:
-    """Returns, per trial, whether descent from W = 0 gives the best token of every input more than ``1 - threshold`` of the attention."""
+    """Returns, per trial, whether after descent from W = 0 every best token has more than ``1 - threshold`` of the attention."""
     end = normalised_descent(instance, start(instance), steps=steps, rate=rate)
     attention = instance.attention(end.W)
     best = attention.gather(-1, instance.optimal()[..., None]).squeeze(-1)

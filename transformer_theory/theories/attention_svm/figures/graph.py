@@ -49,11 +49,11 @@ class Graph(RandomExperiment):
 
     * acyclic, as in the paper's figures: 4 sequences of length 6 over 8 tokens;
     * cyclic, as in the paper's figures: 6 sequences of length 4 over 6 tokens;
-    * stored: the three sequences, over 5 tokens, of the one run whose numbers are stored with the released code. The embeddings of that run
-      are not stored, so these embeddings differ.
+    * stored: three sequences over 5 tokens, from the run that is stored with the released code. Its embeddings are not stored, so these
+      embeddings differ.
 
-    The cosine to the Graph-SVM direction is that of the part of W outside S_fin. The part of W inside S_fin is compared with W_fin; descent
-    with steps of length :math:`\eta` stays about :math:`\eta/2` away from it.
+    The cosine to the Graph-SVM direction is measured on the part of W outside S_fin. The part of W inside S_fin is compared with W_fin;
+    descent with steps of length :math:`\eta` stays about :math:`\eta/2` away from it.
     """
 
     trials: int = setting(20, ge=1, help="random embeddings and starts per kind of data")
@@ -74,8 +74,8 @@ class Graph(RandomExperiment):
 
         yield from self._run("acyclic", random_data(4, 6, 8, cyclic=False), 4000, generator)
         yield from self._run("cyclic", random_data(6, 4, 6, cyclic=True), 1000, generator)
-        stored = (*STORED_SEQUENCES, priority_graph(*STORED_SEQUENCES, tokens=5))
-        yield from self._run("stored", [stored] * self.trials, STORED_STEP, generator)
+        released_data = (*STORED_SEQUENCES, priority_graph(*STORED_SEQUENCES, tokens=5))
+        yield from self._run("stored", [released_data] * self.trials, STORED_STEP, generator)
 
     def _run(self, kind: str, data: list[Data], published_step: int, generator: torch.Generator) -> Iterator[Measurement | Arrays]:
         """Yields the rows and arrays of one kind of data."""
@@ -129,7 +129,7 @@ class Graph(RandomExperiment):
     @style()
     def plot(self, result: Result) -> "Figure":
         """Plots the cosine to the Graph-SVM direction for acyclic and cyclic data, and the distance of the finite part from W_fin."""
-        a, stored = arrays_of(result), result.table.select(setting="stored")
+        a, stored_rows = arrays_of(result), result.table.select(setting="stored")
         figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.1)
         _band(left, a["acyclic/steps"], a["acyclic/cosine"], BLUE, "-", "random data")
         _band(middle, a["cyclic/steps"], a["cyclic/cosine"], BLUE, "-", "random data")
@@ -138,8 +138,8 @@ class Graph(RandomExperiment):
         _band(right, a["cyclic/steps"], a["cyclic/finite"], BLUE, "-", "random data")
         _band(right, a["stored/steps"], a["stored/finite"], ORANGE, "--", "stored sequences")
         right.axhline(self.rate / 2, color="black", linewidth=0.8, linestyle=(0, (4, 3)), label="half a step")
-        mark_steps(middle, stored.select(quantity=QUANTITIES["cosine"]))
-        mark_steps(right, stored.select(quantity=QUANTITIES["finite"]))
+        mark_steps(middle, stored_rows.select(quantity=QUANTITIES["cosine"]))
+        mark_steps(right, stored_rows.select(quantity=QUANTITIES["finite"]))
         for ax, title in ((left, "Acyclic: cosine"), (middle, "Cyclic: cosine")):
             ax.axhline(1, color="black", linewidth=0.7)
             ax.set(title=title, xlabel="step", xscale="log", ylim=(-1.0, 1.05))
@@ -148,7 +148,7 @@ class Graph(RandomExperiment):
         right.set(title="Finite part: distance", xlabel="step", xscale="log", yscale="log", ylim=(bottom, 3))
         for ax in (left, middle, right):
             ax.legend(loc="lower right" if ax is left else "lower left", handlelength=1.8, borderaxespad=0.1)
-        note = "The released code's number comes from one run with other random numbers." if len(references(stored)) else ""
+        note = "The released code's number comes from one run with other random numbers." if len(references(stored_rows)) else ""
         caption(
             figure,
             f"Lines: median over {len(a['acyclic/cosine'])} random embeddings and starts; bands: range. Cosines are to the "

@@ -1,4 +1,4 @@
-"""Prompt and head trained together: two max-margin directions, the prompt's relaxed if some input exceeds the label margin."""
+"""Prompt and head trained together. Each goes to a max-margin direction; for the prompt it is relaxed if some label margin exceeds one."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,11 +28,11 @@ CASE_NOTES = {
     "not tight": "the last input is not a support vector of the head: p should go to p_relax",
 }
 # The paper shows this example as pictures; these numbers come from its settings by plain autograd and a general convex solver.
-CURVES = {  # in the tight case, step -> mean over the inputs
+CURVES = {  # tight case: step -> mean over the inputs
     ATTENTION: {0: 0.423, 10: 0.389, 30: 0.719, 60: 0.967, 90: 0.996},
     PROBABILITY: {0: 0.525, 10: 0.625, 30: 0.869, 60: 0.996, 90: 1.0},
 }
-COSINES = {  # at step 1000 with the released EPS
+COSINES = {  # cosines at step 1000 with the released EPS
     "tight": {"p_mm": 0.99996, "v_mm": 0.99996},
     "not tight": {"p_mm": 0.9875, "p_relax": 0.9992},
 }
@@ -53,8 +53,7 @@ class Joint(Experiment):
     """Normalised descent on prompt and head at once, in two cases: every input is a support vector of the head (tight), or one is not.
 
     Tight: p goes to p_mm, which separates the selected token of every input by one. Not tight: p goes to p_relax, which separates the
-    selected tokens of the support vectors by one and those of the other inputs by at least zero. The data are the published ones; nothing
-    is random.
+    selected tokens by one on support vectors and by at least zero on other inputs. The data are the published ones; nothing is random.
     """
 
     steps: int = setting(1000, ge=1, help="steps of descent")
@@ -85,12 +84,12 @@ class Joint(Experiment):
             arrays |= {f"attention_{key}": attention, f"probability_{key}": probability}
             arrays |= {f"{name}_{key}": solution.W.squeeze(-1) for name, solution in solutions.items()}
 
-            for name, known in OBJECTIVES[case].items():
+            for name, number in OBJECTIVES[case].items():
                 yield figure_row(
                     f"|{name}|^2 / 2",
                     solutions[name].norm ** 2 / 2,
                     SOURCE,
-                    reference=None if known is None else (known, "recomputed"),
+                    reference=None if number is None else (number, "recomputed"),
                     setting=case,
                 )
             yield figure_row(
@@ -101,7 +100,7 @@ class Joint(Experiment):
                 setting=case,
                 n=3,
             )
-            for name, known in COSINES[case].items():
+            for name, number in COSINES[case].items():
                 goal, factor = solutions[name].W.squeeze(-1), "p" if name != "v_mm" else "v"
                 for variant, end in (("exact gradient", states[-1]), ("eps as released", released)):
                     comparable = end is released and self.at_defaults("steps", "rate")
@@ -109,20 +108,20 @@ class Joint(Experiment):
                         f"cosine of {factor} to {name}",
                         float(cosine(getattr(end, factor), goal)),
                         SOURCE,
-                        reference=(known, "recomputed") if comparable else None,
+                        reference=(number, "recomputed") if comparable else None,
                         setting=f"{case}, {variant}",
                         step=self.steps,
                         note=CASE_NOTES[case],
                     )
             if case == "tight":
                 for quantity, curve in ((ATTENTION, attention), (PROBABILITY, probability)):
-                    for step, known in CURVES[quantity].items():
+                    for step, number in CURVES[quantity].items():
                         if step in steps:
                             yield figure_row(
                                 quantity,
                                 float(curve[steps.index(step)]),
                                 SOURCE,
-                                reference=(known, "recomputed") if self.at_defaults("rate") else None,
+                                reference=(number, "recomputed") if self.at_defaults("rate") else None,
                                 unit="share",
                                 setting=case,
                                 step=step,

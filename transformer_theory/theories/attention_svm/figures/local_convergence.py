@@ -53,14 +53,13 @@ DASHED = (0, (4, 2))
 
 @dataclass(frozen=True)
 class LocalConvergence(RandomExperiment):
-    """Normalised descent from a random start, on W and on the factors of W = K Q^T, compared with the max-margin solutions of the tokens
-    that each of them selects at the end.
+    """Normalised descent from a random start, on W and on the factors of W = K Q^T, compared with the max-margin solutions.
 
-    The theory predicts that W converges in direction to the Frobenius solution and the product of the factors to the nuclear one. The
-    factors are trained with the published penalty (the rounding unit times their squared norms) and without it. Data are drawn as published
-    (n = 6, T = 8, d = 10, seeds 0 to 99). The published starts were not seeded; here they depend on ``seed``. The figure shows, against the
-    step, the largest attention weight per input, averaged over the inputs, and the cosines to both solutions. The paper has a panel of
-    cosines for W only.
+    Each descent is compared with the solutions for the tokens that it selects at the end. The theory predicts that W converges in direction
+    to the Frobenius solution, and the product of the factors to the nuclear solution. The factors are trained with the published penalty
+    (the rounding unit times their squared norms) and without it. Data are drawn as published (n = 6, T = 8, d = 10, seeds 0 to 99). The
+    published starts were not seeded; here they depend on ``seed``. The figure shows, against the step, the largest attention weight per
+    input, averaged over the inputs, and the cosines to both solutions. The paper has a panel of cosines for W only.
     """
 
     inputs: int = setting(6, ge=1, help="number n of inputs")
@@ -130,7 +129,7 @@ class LocalConvergence(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots the largest attention weight and the cosines to both solutions against the step: mean and deviation over the trials."""
+        """Plots largest attention weight and cosines to both solutions against the step: mean and standard deviation over the trials."""
         a, table = arrays_of(result), result.table
         steps, attention_rows = a["steps"], table.select(quantity=QUANTITIES["attention"])
         cosine_rows = table.select(quantity=(QUANTITIES["frobenius"], QUANTITIES["nuclear"]))

@@ -36,7 +36,7 @@ BLUE, RED, AMBER, GREY = (COLOURS[name] for name in ("attention_svm", "scan_snap
 
 
 def by_differentiation(instance: Instance, *, steps: list[int], rate: float, eps: float) -> list[Tensor]:
-    """Returns W at ``steps`` of normalised descent from W = 0 in its plain form: softmax, loss, and gradient by autograd."""
+    """Returns W at ``steps`` of normalised descent from W = 0, with the gradient by autograd through softmax and loss."""
     W, checkpoints = start(instance).W, []
     for step in range(steps[-1] + 1):
         if step in steps:
@@ -62,9 +62,9 @@ class LongRun(RandomExperiment):
     """Normalised descent on W from W = 0 for a million steps, on eight random problems (n = 6, T = 8, d = 10) at once.
 
     The error of the direction, relative to the max-margin solution of the selected tokens, falls like 1/t, so 1 - cosine falls like 1/t^2
-    indefinitely. The plain form of the same descent, with softmax and autograd, fails near step 1,000: attention saturates, the gradient
-    consists of rounding errors, and normalisation scales these to a full step. The released runs add the rounding unit to the norm of the
-    gradient, which stops descent there instead.
+    indefinitely. The same descent by autograd fails near step 1,000: attention saturates, the gradient consists of rounding errors, and
+    normalisation scales these to a full step. The released runs add the rounding unit to the norm of the gradient, which stops descent
+    there instead.
     """
 
     inputs: int = setting(6, ge=1, help="number n of inputs")
@@ -79,7 +79,7 @@ class LongRun(RandomExperiment):
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields rows with the slope, the medians, and the smallest and last medians by autograd; arrays with every trial's error."""
+        """Yields rows with slope and medians, and with the smallest and last medians by autograd; arrays with the error of every trial."""
         instance = cross_attention(inputs=self.inputs, tokens=self.tokens, dim=self.dim, trials=self.trials, generator=self.generator())
         steps, early = logarithmic_steps(self.steps), logarithmic_steps(self.naive_steps)
         states = list(trajectory(instance, start(instance), steps=steps, rate=self.rate))

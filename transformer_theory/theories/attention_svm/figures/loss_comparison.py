@@ -1,4 +1,4 @@
-r"""Two inputs for which the direction of the prompt does not depend on the loss, while its finite part does.
+r"""Two inputs for which the direction of the prompt is the same for every loss, while its finite part depends on the loss.
 
 The example is from :cite:t:`tarzanagh2023maxmargin`; :func:`~..published.prompt_limit` derives the limit.
 """

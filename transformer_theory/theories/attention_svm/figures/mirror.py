@@ -31,13 +31,13 @@ NEAREST = "norm q with the smallest Bregman divergence"
 
 @dataclass(frozen=True)
 class Mirror(RandomExperiment):
-    r"""Mirror descent with the potential :math:`\|W\|_p^p / p` from a random start, compared with the max-margin solutions, in the
-    entrywise norms :math:`\ell_q`, of the tokens that it selects.
+    r"""Mirror descent with the potential :math:`\|W\|_p^p / p` from a random start, compared with max-margin solutions.
 
-    The theory predicts that descent with p is closest to the solution with q = p. Two measures compare the directions: the cosine, and the
-    Bregman divergence of the potential, which the paper shows and which is zero if the directions agree. The sizes, the distribution of the
-    start and the numbers of steps are those of the released runs; p = 3 needs more steps, because the norm of W grows only like the square
-    root of their number. Tokens, queries and scores are drawn as in :class:`~.local_convergence.LocalConvergence`.
+    The solutions are in the entrywise norms :math:`\ell_q`, for the tokens that descent selects. The theory predicts that descent with p is
+    closest to the solution with q = p. Two measures compare the directions: the cosine, and the Bregman divergence of the potential, which
+    the paper shows and which is zero if the directions agree. The sizes, the distribution of the start and the numbers of steps follow the
+    released runs; p = 3 needs more steps, because the norm of W grows only like the square root of their number. Tokens, queries and scores
+    are drawn as in :class:`~.local_convergence.LocalConvergence`.
 
     Raises:
         ValueError: ``steps`` and ``powers`` differ in length, or a setting is out of range.

@@ -31,10 +31,10 @@ EPS = 1e-12  # added to the norm of the gradient in the released run
 VARIANTS = {"normalised": "normalised steps", "released": f"normalised steps with eps = {EPS:.0e}", "plain": "plain steps"}
 QUANTITIES = {"attention": "attention on the best token", "norm": "norm of p", "cosine": "cosine to p_mm"}
 OBJECTIVE = "|p_mm|^2 / 2"
-PRINTED_OBJECTIVE = 0.31319  # of the released run, whose solver gets keys with the score as a third coordinate
+PRINTED_OBJECTIVE = 0.31319  # objective of the released run; its solver gets keys with the score as a third coordinate
 KNOWN: Mapping[tuple[str, str, int], Reference] = {  # (quantity, variant, step) -> reference number for the start at zero
     ("attention", "released", 50): (0.9931, "recomputed"),
-    ("norm", "released", 199): (19.5, "figure"),  # in single precision; 19.75 in double
+    ("norm", "released", 199): (19.5, "figure"),  # single precision; double precision gives 19.75
     ("attention", "plain", 50): (0.8177, "recomputed"),
     ("attention", "plain", 199): (0.9719, "recomputed"),
     ("norm", "plain", 199): (3.85, "figure"),
@@ -138,8 +138,8 @@ class MultiInput(Experiment):
         figure.legend([handles[label] for label in labels], labels, loc="outside upper center", ncols=len(labels))
         caption(
             figure,
-            "Left: three inputs, one colour each; stars are the best tokens; normalised steps from six starts (black dots); $p_{mm}$ is "
-            "the max-margin prompt. Middle and right: start at zero; attention is the mean over the inputs.",
+            "Left: three inputs, one colour each, with stars for the best tokens, and normalised steps from six starts (black dots). "
+            "$p_{mm}$ is the max-margin prompt. Middle and right: start at zero; attention is the mean over the inputs.",
         )
         return figure
 

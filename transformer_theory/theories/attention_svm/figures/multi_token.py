@@ -43,8 +43,7 @@ DIM_TINTS = (COLOURS["attention_svm"], COLOURS["scan_snap"], COLOURS["rate_reduc
 def draw_trials(seeds: range, *, inputs: int, tokens: int, dim: int) -> HeadInstance:
     """Draws the published data of these seeds: hidden weights, tokens, labels and queries, in this order and in single precision.
 
-    As in the published run, seeds whose labels are all positive are dropped: the head is never negative, so every selection fits such
-    labels.
+    As in the published run, seeds with positive labels only are dropped: the head is never negative, so every selection fits such labels.
     """
     problems = []
     for seed in seeds:
@@ -62,12 +61,16 @@ def draw_trials(seeds: range, *, inputs: int, tokens: int, dim: int) -> HeadInst
 def descend(
     seeds: range, dim: int, inputs: int, tokens: int, steps: int, every: int, rate: float, eps: float, start: int
 ) -> dict[str, np.ndarray]:
-    """Runs the trials of these seeds and keeps those that the published rule accepts.
+    """Runs descent on the trials of these seeds and returns numbers of the k trials that the published rule accepts.
 
     Returns:
-        Arrays by name. ``tried`` [1] is the number of trials. The others hold the k accepted trials: ``apart`` [k, checkpoints, 3] is
-        1 - cosine of W to the three targets; ``masked`` [k] is the largest attention on a masked token; ``several`` [k] says whether some
-        input shares its attention; ``pushed`` [k] says whether the head pushes every masked token away.
+        Arrays by name:
+
+        - ``tried`` [1]: number of trials;
+        - ``apart`` [k, checkpoints, 3]: 1 - cosine of W to the three targets;
+        - ``masked`` [k]: largest attention on a masked token;
+        - ``several`` [k]: whether some input shares its attention between tokens;
+        - ``pushed`` [k]: whether the head pushes every masked token away.
     """
     instance = draw_trials(seeds, inputs=inputs, tokens=tokens, dim=dim)
     # One generator per chunk: the large prime separates the seeds of different values of ``start``.
@@ -103,9 +106,9 @@ class MultiToken(RandomExperiment):
     Attention may stay on several tokens. The prediction is then a finite part plus a multiple of a direction. The two other candidates are
     the direction alone, and the max-margin solution that scores each input's most attended token above all others. A trial counts only if
     it has settled: no token has between 1e-6 and 1e-3 of the attention, and some token has less. The figure shows the share of settled
-    trials, which falls with the dimension. The prediction fails where the head is flat at a masked token and so does not push it away; the
-    figure marks these trials. ``eps`` is added to the norm of the gradient, as published; with ``eps = 0`` descent is exact and W grows
-    further.
+    trials, which falls with the dimension. The prediction fails in trials in which the head is flat at a masked token and so does not push
+    it away; the figure marks these trials. ``eps`` is added to the norm of the gradient, as published; with ``eps = 0`` descent is exact
+    and W grows further.
 
     Raises:
         ValueError: ``every`` exceeds ``steps``, or a setting is out of range.
@@ -133,7 +136,7 @@ class MultiToken(RandomExperiment):
         fixed = {name: getattr(self, name) for name in ("inputs", "tokens", "steps", "every", "rate", "eps")} | {"start": self.seed}
         parts = [range(first, min(first + CHUNK, self.trials + 1)) for first in range(1, self.trials + 1, CHUNK)]
         outcomes = sweep(descend, [{"seeds": seeds, "dim": d, **fixed} for d in self.dims for seeds in parts])
-        stored: dict[str, np.ndarray] = {
+        arrays: dict[str, np.ndarray] = {
             f"{NAME}/steps": np.arange(self.every, self.steps + 1, self.every),
             f"{NAME}/dims": np.array(self.dims),
         }
@@ -143,11 +146,11 @@ class MultiToken(RandomExperiment):
             joined = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
             accepted.append(len(joined["apart"]))
             tried.append(int(joined["tried"].sum()))
-            stored |= {f"{NAME}/{name}_{d}": joined[name] for name in ("apart", "masked", "several", "pushed")}
+            arrays |= {f"{NAME}/{name}_{d}": joined[name] for name in ("apart", "masked", "several", "pushed")}
             yield from self._rows(d, joined, accepted[-1], tried[-1])
         low, high = clopper_pearson(accepted, tried)
         share = np.array(accepted) / np.array(tried)
-        yield Arrays(stored | {f"{NAME}/accepted": np.array(accepted), f"{NAME}/share": share, f"{NAME}/low": low, f"{NAME}/high": high})
+        yield Arrays(arrays | {f"{NAME}/accepted": np.array(accepted), f"{NAME}/share": share, f"{NAME}/low": low, f"{NAME}/high": high})
 
     def _rows(self, d: int, joined: dict[str, np.ndarray], accepted: int, tried: int) -> Iterator[Measurement]:
         """Yields the rows of one dimension."""
@@ -190,7 +193,7 @@ class MultiToken(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots the distance of W to three predictions, the share of accepted trials, and the distance against the leftover attention."""
+        """Plots the distance of W to three predictions, the share of accepted trials, and the distance against the remaining attention."""
         a = arrays_of(result)
         dims = [int(d) for d in a["dims"]]
         figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.3)

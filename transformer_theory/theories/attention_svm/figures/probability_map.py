@@ -1,4 +1,4 @@
-"""A map over inputs, tokens and dimension: how often the best tokens are feasible, or selected, or a selection locally optimal."""
+"""Maps over inputs, tokens and dimension: how often the best tokens are feasible, are selected, or a selection is locally optimal."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -55,9 +55,9 @@ class Ranks:
     Attributes:
         tried: number of seeds tried.
         frobenius: ranks of the Frobenius solutions of the feasible problems.
-        nuclear: ranks of those nuclear solutions that were verified.
-        unverified: number of feasible problems whose nuclear solution was not verified.
-        official_frobenius, official_nuclear: ranks by the released notebook's recipe for the first few seeds.
+        nuclear: ranks of the verified nuclear solutions.
+        unverified: number of feasible problems without a verified nuclear solution.
+        official_frobenius, official_nuclear: ranks by the recipe of the released notebook, for the first few seeds.
     """
 
     tried: int
@@ -75,7 +75,7 @@ def published_constraints(seeds: range, inputs: int, tokens: int, dim: int) -> C
 
 
 def ranks(inputs: int, tokens: int, dim: int, feasible: int, max_seeds: int, official: int) -> Ranks:
-    """Returns the ranks of the first ``feasible`` feasible problems among ``max_seeds`` seeds, and the recipe's for ``official`` seeds."""
+    """Returns ranks for the first ``feasible`` feasible problems of ``max_seeds`` seeds, and by the recipe for ``official`` seeds."""
     frobenius, nuclear, tried, unverified = [], [], 0, 0
     for first in range(0, max_seeds, BATCH):
         seeds = range(first, min(first + BATCH, max_seeds))
@@ -91,7 +91,7 @@ def ranks(inputs: int, tokens: int, dim: int, feasible: int, max_seeds: int, off
         if len(frobenius) == feasible:
             tried = first + int(solved[-1]) + 1  # the search stops at the last success
             break
-    recipe_ranks = [  # at least one seed is drawn, because an empty batch is not an instance
+    recipe_ranks = [  # at least one seed, because an empty batch is not an instance
         [official_rank(pairs.problem(trial), norm=norm) for trial in range(official)]
         for pairs in [published_constraints(range(max(1, official)), inputs, tokens, dim)]
         for norm in ("frobenius", "nuclear")
@@ -188,8 +188,8 @@ class Rank(Experiment):
         a, paper = arrays_of(result), references(result.table).select(basis="figure")
         norms = (("frobenius", "Frobenius", COLOURS["attention_svm"]), ("nuclear", "nuclear", COLOURS["scan_snap"]))
         count, columns = len(a["pairs"]) + 1, 3
-        lines = -(-count // columns)  # rounded up; the panel after the last pair holds the legend
-        figure, panels = axes(lines, columns, width=7.0, height=0.4 + 2.3 * lines)
+        rows_of_panels = -(-count // columns)  # ceil(count / columns); the panel after the last pair holds the legend
+        figure, panels = axes(rows_of_panels, columns, width=7.0, height=0.4 + 2.3 * rows_of_panels)
         place = np.arange(len(a["dims"]))
         for pair, (sizes, ax) in enumerate(zip(a["pairs"], panels)):
             n, T = (int(v) for v in sizes)

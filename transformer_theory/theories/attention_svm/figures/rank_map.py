@@ -30,7 +30,7 @@ BATCH = 100  # problems per batch
 
 
 def feasible_ranks(inputs: int, tokens: int, dim: int, trials: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ranks of the Frobenius solutions of the feasible problems among ``trials``, and of their verified nuclear solutions."""
+    """Returns, for the feasible problems among ``trials``, the ranks of the Frobenius and of the verified nuclear solutions."""
     generator = torch.Generator().manual_seed(seed)
     frobenius, nuclear = [np.zeros(0, dtype=int)], [np.zeros(0, dtype=int)]
     for first in range(0, trials, BATCH):

@@ -1,4 +1,4 @@
-"""One input of three tokens in the plane: descent on the prompt from six starts, all or only some of which lead to the best token."""
+"""One input of three tokens in the plane: descent on the prompt from six starts. All of them, or only some, lead to the best token."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -80,7 +80,7 @@ class SingleInput(Experiment):
         yield Arrays({f"{NAME}/{name}": value.numpy() for name, value in arrays.items()})
 
     def _rows(self, case: str, instance: Instance, targets: list[MaxMargin], W: Tensor, released: Tensor) -> Iterator[Measurement]:
-        """Yields the rows of one case; ``W`` is the end of exact descent, ``released`` that with the released eps, [starts, 2, 1]."""
+        """Yields the rows of one case; ``W`` is the end of exact descent, ``released`` of descent with the released eps, [starts, 2, 1]."""
         select, comparable = instance.selected(W).squeeze(-1), self.at_defaults("steps", "rate")
         for trial, y in enumerate(PROMPT_STARTS):
             token = int(select[trial])
@@ -120,7 +120,7 @@ class SingleInput(Experiment):
         _legend(figure)
         caption(
             figure,
-            "Left and middle: paths of the prompt p from six starts (black dots); star: token 0, the best; orange: token 1; grey: token 2. "
+            "Left and middle: paths of the prompt p from six starts (black dots), token 0, the best (star), token 1 (orange) and 2 (grey). "
             "$p_{mm}$ is the max-margin prompt of the token. Right: distance of each path to $p_{mm}$ of the token at which it ends.",
         )
         left.set(title="Global case", ylabel="$p_2$")
@@ -149,7 +149,7 @@ def _plane(ax: "Axes", a: dict[str, np.ndarray], case: str) -> None:
 
 
 def _distances(ax: "Axes", a: dict[str, np.ndarray], case: str, dashes) -> None:
-    """Plots 1 - cosine of every path to the max-margin prompt of its last token, as half the squared distance of unit vectors."""
+    """Plots 1 - cosine of every path to the max-margin prompt of the token at its end, as half the squared distance of unit vectors."""
     unit = a["targets"] / np.linalg.norm(a["targets"], axis=1, keepdims=True)
     for trial, token in enumerate(a[f"selected_{case}"]):
         path = a[f"paths_{case}"][1:, trial]

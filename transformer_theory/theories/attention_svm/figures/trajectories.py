@@ -61,13 +61,13 @@ SHORT = {"W": "W to Frobenius", "KQ": "(K, Q) to nuclear"}
 
 
 def example(number: int, run: str = "") -> str:
-    """Returns the setting of a row: the picture and, if given, the descent."""
+    """Returns the text of the column ``setting``: the picture and, if ``run`` is not empty, the descent."""
     return f"picture {number}, {RUN_NAMES[run]}" if run else f"picture {number}"
 
 
 @dataclass(frozen=True)
 class Trajectories(RandomExperiment):
-    """Paths of W z_i in the plane, for the two published examples (n = 2, d = 2, with three and with five tokens per input).
+    """Paths of W z_i in the plane, for the two published examples: n = 2, d = 2, and three or five tokens per input.
 
     Normalised descent on W starts at W = 0. Descent on the factors of W = K Q^T starts at Q = 0 and a small random K, and has the published
     penalty (the rounding unit times the squared norms of K and Q). The theory predicts that the first approaches the Frobenius solution of
@@ -190,8 +190,8 @@ def _paths(ax: "Axes", a: dict[str, np.ndarray]) -> None:
 def _input(ax: "Axes", a: dict[str, np.ndarray], i: int, reach: float) -> None:
     """Plots the tokens of input i, the directions W z_i of both solutions, and their separating lines."""
     tokens, select, tint = a["tokens"][i], int(a["select"][i]), INPUT_TINTS[i]
-    others = np.arange(len(tokens)) != select
-    ax.scatter(*tokens[others].T, s=28, color=tint, edgecolors="black", linewidths=0.5, zorder=4)
+    unselected = np.arange(len(tokens)) != select
+    ax.scatter(*tokens[unselected].T, s=28, color=tint, edgecolors="black", linewidths=0.5, zorder=4)
     ax.scatter(*tokens[select], s=130, marker="*", color=tint, edgecolors="black", linewidths=0.6, zorder=5)
     for _, solution, dashes in RUNS:
         direction = a[solution][i]

@@ -13,10 +13,10 @@ from .frobenius import dual_multipliers, frobenius_max_margin
 from .frobenius_batched import frobenius_max_margins
 from .generalised import Generalised, generalised_max_margin, generalised_max_margins
 from .nuclear import nuclear_max_margin, nuclear_max_margins
-from .tolerances import GRAM_ONLY_SIZE
+from .tolerances import DIRECT_SIZE
 
 __all__ = [
-    "GRAM_ONLY_SIZE",
+    "DIRECT_SIZE",
     "Generalised",
     "dual_multipliers",
     "frobenius_max_margin",

@@ -39,12 +39,12 @@ from .tolerances import (
 
 
 def solve(pairs: Pairs, *, tol: float, start: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """W ``[d_x, d_z]`` and multipliers ``[m]`` of constraints of positive length.
+    """Returns W ``[d_x, d_z]`` and multipliers ``[m]`` of constraints of positive length.
 
     Args:
         pairs: m constraints; their largest right-hand side is about one.
-        tol: twice the largest error of a margin that is accepted.
-        start: a guess of the active set, ``[m]``, from an earlier solve; by default the constraints with a positive right-hand side.
+        tol: twice the largest accepted error of a margin.
+        start: mask of a guessed active set, ``[m]``, from an earlier solve. None: the constraints with a positive right-hand side.
     Raises:
         Contradiction: no W meets the constraints.
         NotConverged: least squares stopped early.
@@ -54,7 +54,7 @@ def solve(pairs: Pairs, *, tol: float, start: np.ndarray | None = None) -> tuple
     # If there are more constraints than entries of W, they are linearly dependent: G is singular, and pivoting rarely terminates. With very
     # few constraints least squares is faster. But only pivoting can use a guess of the active set, so it is always tried if there is one.
     favours_pivoting = LEAST_SQUARES_SIZE <= len(pairs) <= pairs.difference.shape[1] * pairs.query.shape[1]
-    active = block_pivoting(pairs, start) if start is not None or favours_pivoting else None
+    active = block_pivoting(pairs.gram, pairs.rhs, pairs.free, start) if start is not None or favours_pivoting else None
     if active is None:
         active = (least_distance(pairs) > 0) | pairs.free
     return polish(pairs, active, tol)
@@ -63,29 +63,30 @@ def solve(pairs: Pairs, *, tol: float, start: np.ndarray | None = None) -> tuple
 # ---- two guesses of the active set
 
 
-def block_pivoting(pairs: Pairs, start: np.ndarray | None = None) -> np.ndarray | None:
-    """The active set ``[m]`` by block principal pivoting, which exchanges all indices of the wrong sign at once (Portugal et al., 1994).
+def block_pivoting(gram: np.ndarray, rhs: np.ndarray, free: np.ndarray, start: np.ndarray | None = None) -> np.ndarray | None:
+    """Computes the active set by block principal pivoting, which exchanges all indices of the wrong sign at once (Portugal et al., 1994).
 
     Args:
-        start: the first active set, ``[m]``.
+        gram: inner products of the constraints, ``[m, m]``.
+        rhs, free: right-hand sides and the mask of the equations, ``[m]``.
+        start: mask of the first active set, ``[m]``. None: the constraints with a positive right-hand side.
     Returns:
-        The active set; None if the exchanges do not end or G is badly conditioned.
+        The mask of the active set, ``[m]``; None if the exchanges do not end or G is badly conditioned.
     """
-    gram, rhs, free = pairs.gram, pairs.rhs, pairs.free
     # W = 0 violates the constraints with a positive right-hand side, so these are the first active set.
     active = (rhs > 0) | free if start is None else start | free
     fewest, patience = len(gram) + 1, PATIENCE
     for turn in range(PIVOTING_ROUNDS):
-        where = active.nonzero()[0]
+        index = active.nonzero()[0]
         # The condition of G is tested in the first round only: the later active sets consist of much the same constraints.
-        solve_active = cholesky_solver(gram[np.ix_(where, where)], rtol=PIVOTING_RTOL if turn == 0 else 0.0)
+        solve_active = cholesky_solver(gram[np.ix_(index, index)], rtol=PIVOTING_RTOL if turn == 0 else 0.0)
         if solve_active is None:
             return None
         # Equality in the active constraints determines their multipliers. The guess is right if the multipliers on the active set and the
         # slacks outside it are all non-negative; each constraint has one of the two numbers, so one vector holds them all.
-        multipliers = solve_active(rhs[where])
-        multiplier_or_slack = gram[:, where] @ multipliers - rhs
-        multiplier_or_slack[where] = multipliers
+        multipliers = solve_active(rhs[index])
+        multiplier_or_slack = gram[:, index] @ multipliers - rhs
+        multiplier_or_slack[index] = multipliers
         wrong = (multiplier_or_slack < 0) & ~free
         count = int(wrong.sum())
         if count == 0:
@@ -103,7 +104,7 @@ def block_pivoting(pairs: Pairs, start: np.ndarray | None = None) -> np.ndarray 
 
 
 def least_distance(pairs: Pairs) -> np.ndarray:
-    """Multipliers of the inequalities up to a positive factor, ``[m]``; zero on equations.
+    """Returns the multipliers of the inequalities up to a positive factor, ``[m]``; zero on equations.
 
     Raises:
         Contradiction: no W meets the constraints.
@@ -122,16 +123,16 @@ def least_distance(pairs: Pairs) -> np.ndarray:
 
 
 def _least_distance_on_equations(pairs: Pairs, factor: np.ndarray) -> np.ndarray:
-    """:func:`least_distance` within the affine space of the W that meet the equations; the constraints are the columns of ``factor``."""
+    """Solves :func:`least_distance` in the affine space of the W that meet the equations; columns of ``factor`` are the constraints."""
     free, scale = pairs.free, np.where(pairs.free, pairs.length, 1.0)
-    # Write the equations as E^T w = b, with the columns of E scaled to length one. From the singular value decomposition of E, truncated at
-    # its numerical rank, the solution of least norm is left @ right @ b, once ``left`` is divided by sigma.
+    # Write the equations as E^T w = b, with the columns of E scaled to length one. Take the singular value decomposition of E, truncated at
+    # its numerical rank, and divide ``left`` by sigma: the solution of least norm is then left @ right @ b.
     left, sigma, right = np.linalg.svd(factor[:, free] / scale[free], full_matrices=False)
     rank = int((sigma > EQUATION_RANK_RTOL * sigma[0]).sum())
     left, right = left[:, :rank] / sigma[:rank], right[:rank]
     rhs = pairs.rhs[free] / scale[free]
-    # No w reaches the part r of b outside the row space of E. If r is not zero, the equations contradict one another, and r itself is the
-    # vector of weights that proves it: E r = 0, but b^T r = ||r||^2 > 0.
+    # No w reaches the part r of b outside the row space of E. If r is not zero, the equations contradict one another. The weights r prove
+    # it: E r = 0, but b^T r = ||r||^2 > 0.
     unreachable = rhs - right.T @ (right @ rhs)
     size = np.abs(unreachable)
     if size.max() > EQUATION_RTOL * np.abs(rhs).max():
@@ -149,7 +150,7 @@ def _least_distance_on_equations(pairs: Pairs, factor: np.ndarray) -> np.ndarray
     fixed = length <= WEIGHT_RTOL * pairs.length[~free]
 
     def lifted(weights: np.ndarray) -> np.ndarray:
-        """Weights of all constraints: those of the equations cancel the overlap of the weighted inequalities."""
+        """Returns weights of all constraints. The weights of the equations cancel the overlap of the weighted inequalities."""
         full = spread(weights, ~free)
         full[free] = -(right.T @ (overlap @ weights)) / scale[free]
         return full
@@ -165,14 +166,14 @@ def _least_distance_on_equations(pairs: Pairs, factor: np.ndarray) -> np.ndarray
 
 
 def nearest(factor: np.ndarray, rhs: np.ndarray, length: np.ndarray) -> np.ndarray:
-    r"""Multipliers, up to a factor, of the shortest vector w with ``factor.T @ w >= rhs``.
+    r"""Returns the multipliers, up to a factor, of the shortest vector w with ``factor.T @ w >= rhs``.
 
     Let E be ``factor`` with ``rhs`` as an additional last row, and f the last unit vector. The residual :math:`Eu - f` of
     :math:`\min_{u \ge 0} \|Eu - f\|` is proportional to (w, -1), and u to the multipliers (Lawson and Hanson, ch. 23).
 
     Args:
-        factor: ``[r, m]``.
-        rhs, length: b and the lengths of the columns, ``[m]``.
+        factor: constraints as columns, ``[r, m]``.
+        rhs, length: right-hand sides and lengths of the columns, ``[m]``.
     Raises:
         NotConverged: least squares stopped early.
     """
@@ -180,7 +181,7 @@ def nearest(factor: np.ndarray, rhs: np.ndarray, length: np.ndarray) -> np.ndarr
 
     rows, m = factor.shape
     scaled = np.empty((rows + 1, m), order="F")
-    # The last row has the unit of a margin, the others that of a length. A positive factor of the last row only rescales w; the shortest
+    # The last row is in units of a margin, the others in units of a length. A positive factor of the last row only rescales w; the shortest
     # length makes the row comparable with the others. Each column is divided by its length so that long constraints do not hide short ones.
     scaled[:rows], scaled[rows] = factor, rhs * length.min()
     scaled /= length
@@ -195,9 +196,9 @@ def nearest(factor: np.ndarray, rhs: np.ndarray, length: np.ndarray) -> np.ndarr
 
 
 def polish(pairs: Pairs, active: np.ndarray, tol: float) -> tuple[np.ndarray, np.ndarray]:
-    """W and multipliers for an active set, which is corrected while a multiplier has the wrong sign or a margin is too small."""
-    # The classical active-set rule, one exchange at a time: drop the constraint with the most negative multiplier; once there is none, add
-    # the most violated constraint. The guesses are right up to rounding, so usually no exchange is needed.
+    """Returns W and multipliers for an active set, which is corrected while a multiplier has the wrong sign or a margin is too small."""
+    # The classical active-set rule exchanges one constraint at a time: drop the constraint with the most negative multiplier. If no
+    # multiplier is negative, add the most violated constraint. The guesses are right up to rounding, so usually no exchange is needed.
     for _ in range(EXCHANGES):
         W, multipliers, slack = _met_with_equality(pairs, active, tol)
         signed = np.where(pairs.free, 0.0, multipliers)
@@ -212,42 +213,42 @@ def polish(pairs: Pairs, active: np.ndarray, tol: float) -> tuple[np.ndarray, np
 
 
 def _met_with_equality(pairs: Pairs, active: np.ndarray, tol: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The shortest W that meets the active constraints with equality, its multipliers ``[m]``, and all slacks ``[m]``."""
+    """Returns the shortest W that meets the active constraints with equality, its multipliers ``[m]``, and all slacks ``[m]``."""
     from scipy.linalg import lstsq
 
-    where = active.nonzero()[0]
-    block = pairs.gram[np.ix_(where, where)]
+    index = active.nonzero()[0]
+    block = pairs.gram[np.ix_(index, index)]
     # None if the active constraints are linearly dependent: least squares then chooses the multipliers of least norm.
     solve_active = cholesky_solver(block)
     multipliers, W = np.zeros(len(active)), np.zeros((pairs.difference.shape[1], pairs.query.shape[1]))
     slack = -pairs.rhs
     for _ in range(REFINEMENTS):
-        if np.abs(slack[where]).max(initial=0) < 1e-3 * tol:
+        if np.abs(slack[index]).max(initial=0) < 1e-3 * tol:
             break
         correction = np.zeros(len(active))
-        correction[where] = solve_active(-slack[where]) if solve_active else lstsq(block, -slack[where])[0]  # pyright: ignore[reportOptionalSubscript]
+        correction[index] = solve_active(-slack[index]) if solve_active else lstsq(block, -slack[index])[0]  # pyright: ignore[reportOptionalSubscript]
         # Iterative refinement: the errors of the active margins are computed from W, and G^-1 turns them into a correction of the
         # multipliers. Its combination of constraints is added to W: where constraints nearly cancel, the multipliers are much larger than
         # W, and a W formed from their sum would inherit their rounding errors.
         multipliers, W = multipliers + correction, W + pairs.combine(correction)
         slack = pairs.slack(W)
-    # Refinement fails if the condition number of G is near 1e16. That of the constraints themselves is only its square root.
-    error = np.abs(slack[where]).max(initial=0)
-    if error > tol / 2 and len(where) * W.size <= DENSE_SIZE:
-        by_rows = _met_by_rows(pairs, where)
-        if np.abs(by_rows[2][where]).max() < error:
+    # Refinement fails if the condition number of G is near 1e16. The condition number of the constraints is only the square root of it.
+    error = np.abs(slack[index]).max(initial=0)
+    if error > tol / 2 and len(index) * W.size <= DENSE_SIZE:
+        by_rows = _met_by_rows(pairs, index)
+        if np.abs(by_rows[2][index]).max() < error:
             return by_rows
     return W, multipliers, slack
 
 
-def _met_by_rows(pairs: Pairs, where: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """:func:`_met_with_equality` by a QR factorisation of the constraints, for constraints that are nearly dependent.
+def _met_by_rows(pairs: Pairs, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Computes :func:`_met_with_equality` by a QR factorisation of the constraints, for constraints that are nearly dependent.
 
-    A Gram matrix squares the condition number; the constraints themselves do not.
+    The condition number of the Gram matrix would be the square of theirs.
     """
     from scipy.linalg import qr, solve_triangular
 
-    part = pairs.take(where)
+    part = pairs.take(index)
     shape, length = (pairs.difference.shape[1], pairs.query.shape[1]), part.length
     # Rows are scaled to length one, so that pivots measure angles; pivoting puts dependent rows last, and those are dropped.
     basis, triangle, order = qr(part.rows().T, mode="economic", pivoting=True)  # pyright: ignore[reportAssignmentType]
@@ -270,14 +271,14 @@ def _met_by_rows(pairs: Pairs, where: np.ndarray) -> tuple[np.ndarray, np.ndarra
     for _ in range(2):
         remainder = W - part.combine(weights / length)
         weights[order] += solve_triangular(triangle, basis.T @ remainder.ravel())
-    return W, spread(weights / length, np.isin(np.arange(len(pairs)), where)), pairs.slack(W)
+    return W, spread(weights / length, np.isin(np.arange(len(pairs)), index)), pairs.slack(W)
 
 
 # ---- small matrices
 
 
 def root(gram: np.ndarray) -> np.ndarray:
-    """R with R^T R = gram and as few rows as its rank."""
+    """Returns R with R^T R = ``gram``, with as many rows as the rank of ``gram``."""
     # A Cholesky factor is cheap but accurate only if the matrix is clearly positive definite, which its pivots show. Otherwise the
     # eigenvalues separate the range of a semidefinite matrix from rounding errors.
     try:
@@ -292,7 +293,12 @@ def root(gram: np.ndarray) -> np.ndarray:
 
 
 def cholesky_solver(matrix: np.ndarray, rtol: float = 0.0) -> Callable[[np.ndarray], np.ndarray] | None:
-    """x -> matrix^-1 x by Cholesky; None if the matrix is not positive definite, or a pivot is below ``rtol`` times the largest."""
+    """Returns the map x -> matrix^-1 x by Cholesky; None if the matrix is not positive definite or a pivot is too small.
+
+    Args:
+        matrix: symmetric matrix, ``[m, m]``.
+        rtol: smallest accepted pivot, as a share of the largest.
+    """
     from scipy.linalg.lapack import dpotrf, dpotrs  # pyright: ignore[reportAttributeAccessIssue]
 
     if not len(matrix):

@@ -36,7 +36,7 @@ Norm = Callable[[np.ndarray], float]
 
 @single_threaded
 def lp_max_margin(constraints: Constraints, *, p: float, tol: float = OTHER_KKT_TOL) -> MaxMargin:
-    r"""Find the smallest matrix, in the :math:`\ell_p` norm of its entries, that meets the constraints.
+    r"""Finds the smallest matrix, in the :math:`\ell_p` norm of its entries, that meets the constraints.
 
     It is unique unless p is 1 or infinite. For p = 2, :func:`frobenius_max_margin` is faster.
 
@@ -77,7 +77,7 @@ def lp_max_margin(constraints: Constraints, *, p: float, tol: float = OTHER_KKT_
 
 @single_threaded
 def spectral_max_margin(constraints: Constraints, *, tol: float = OTHER_KKT_TOL) -> MaxMargin:
-    """Find a matrix of smallest spectral norm (largest singular value) that meets the constraints. It need not be unique.
+    """Finds a matrix of smallest spectral norm (largest singular value) that meets the constraints. It need not be unique.
 
     Args:
         constraints: as for :func:`frobenius_max_margin`.
@@ -194,8 +194,8 @@ def conic(
         return None
     multipliers = np.zeros(len(rhs))
     # cvxpy gives the multipliers of equations the opposite sign.
-    for constraint, where, sign in zip(conditions, [~free] * (not free.all()) + [free], (1, -1) if not free.all() else (-1,)):
-        multipliers[where] = sign * constraint.dual_value
+    for constraint, mask, sign in zip(conditions, [~free] * (not free.all()) + [free], (1, -1) if not free.all() else (-1,)):
+        multipliers[mask] = sign * constraint.dual_value
     return np.asarray(W.value), multipliers
 
 

@@ -20,19 +20,19 @@ from ....core.validation import positive
 from ..constraint_set import HINT, Constraints
 from ..solution import Farkas, MaxMargin, kkt_residual
 from ..validation import check_type
-from .active_set import cholesky_solver, nearest, root, solve
+from .active_set import block_pivoting, cholesky_solver, nearest, root, solve
 from .contradictions import Contradiction, is_contradiction, refined, residual
 from .pairs import Pairs
-from .tolerances import DIRECT_SIZE, EPSILON, FROBENIUS_KKT_TOL, LENGTH_RANGE
+from .tolerances import DIRECT_SIZE, EPSILON, FROBENIUS_KKT_TOL, GRAM_ONLY_SIZE, LENGTH_RANGE
 from .working_sets import solve_large
 
 
 @single_threaded
 def frobenius_max_margin(constraints: Constraints, *, tol: float = FROBENIUS_KKT_TOL) -> MaxMargin:
-    r"""Find the smallest matrix, in Frobenius norm, that scores each selected token above the others of its input by one.
+    r"""Finds the smallest matrix, in Frobenius norm, that scores each selected token above the others of its input by one.
 
     Args:
-        constraints: m constraints (difference ``[m, d_x]``, query ``[m, d_z]``) of a single problem, such as those of
+        constraints: m constraints (difference ``[m, d_x]``, query ``[m, d_z]``) of a single problem, for example from
             :func:`~..builders.constraints`; right-hand sides may have any value, and equations are allowed.
         tol: largest accepted KKT residual. Rounding W alone changes margins by about 1e-16 times its norm times the length of a
             constraint, so a norm of 1e4 needs a tolerance above 1e-12.
@@ -53,6 +53,7 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = FROBENIUS_KKT
     nonzero: np.ndarray = np.any(pairs.difference, 1) & np.any(pairs.query, 1)
     impossible = ~nonzero & ((pairs.rhs > 0) | (pairs.free & (pairs.rhs != 0)))
     if impossible.any():
+        # The first such constraint alone is the contradiction: its weight is one, with the sign of its right-hand side.
         raise _refusal(constraints, pairs, (np.arange(len(pairs)) == impossible.argmax()) * np.sign(pairs.rhs))
     _check_lengths(constraints, pairs, nonzero)
     # Right-hand sides are scaled to at most one, so that margins and tolerances have no unit.
@@ -61,7 +62,7 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = FROBENIUS_KKT
     try:
         W, multipliers = (solve if len(scaled) <= DIRECT_SIZE else solve_large)(scaled, tol=tol)
     except Contradiction as proof:
-        # The weights of the contradiction have an arbitrary scale. Refinement on its constraints makes them the certificate.
+        # Refinement reduces the rounding errors of the weights as far as possible; _refusal then scales them to a certificate.
         weights = np.zeros(len(pairs))
         weights[nonzero] = refined(scaled, proof.weights)
         raise _refusal(constraints, pairs, weights) from None
@@ -81,7 +82,7 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = FROBENIUS_KKT
         constraints.rhs,
         status="optimal" if kkt <= tol else "not converged",
     )
-    if not kkt <= tol:
+    if not kkt <= tol:  # also true for NaN
         raise NotConverged(
             f"the KKT residual must be at most {tol:.0e}, got {kkt:.1e}: float64 rounds the margins of a W of norm {solution.norm:.1e} by "
             f"{EPSILON * solution.norm / scale * float(scaled.length.max(initial=0)):.0e}; pass a larger tol, or choose other tokens",
@@ -97,8 +98,8 @@ def residuals(pairs: Pairs, W: np.ndarray, multipliers: np.ndarray) -> tuple[flo
     square = float((W * W).sum())
     objective = square or 1.0
     gap = abs(square - float(pairs.rhs @ multipliers)) / objective
-    # Stationarity: W must equal the combination of the constraints. If the terms of this sum nearly cancel, they are much longer than W;
-    # the rounding error is relative to them, so they are then the unit.
+    # Stationarity: W must equal the combination of the constraints. If the terms of this sum nearly cancel, they are much longer than W.
+    # The rounding error is proportional to their length, which is then the unit.
     distance = float(np.linalg.norm(W - pairs.combine(multipliers))) / max(square**0.5, float(np.abs(multipliers) @ pairs.length), 1e-300)
     kkt = kkt_residual(pairs.slack(W), multipliers, pairs.free, scale=1.0, objective=objective)
     return max(float(kkt), gap, distance), gap
@@ -154,16 +155,17 @@ def _refusal(constraints: Constraints, pairs: Pairs, weights: np.ndarray) -> Inf
     # combination. Adding the rounding error of the combination to its length keeps the bound valid.
     total = float(np.abs(weights) @ pairs.length)
     combined = float(np.linalg.norm(pairs.combine(weights))) + (int((weights != 0).sum()) + 2) * EPSILON * total
-    shortest = 1 / combined if combined else math.inf
+    norm_bound = 1 / combined if combined else math.inf
     names = tuple(constraints.names(int(c)) for c in weights.nonzero()[0])
     # A combination longer than rounding errors does not exclude a solution. The problem is then badly scaled, not infeasible.
     if not is_contradiction(pairs, weights):
+        # The factor 0.999 keeps the printed bound valid after rounding to four digits.
         return NotConverged(
-            f"a W that selects these tokens has a norm of at least {0.999 * shortest:.3e}, by the constraints of {_names(names)}: too long "
-            "for margins in float64; choose other tokens or fewer inputs",
+            f"a W that selects these tokens has a norm of at least {0.999 * norm_bound:.3e}, by the constraints of {_names(names)}: too "
+            "long for margins in float64; choose other tokens or fewer inputs",
             residuals=math.inf,
         )
-    proof = Farkas(torch.from_numpy(weights), residual(pairs, weights), shortest, names)
+    proof = Farkas(torch.from_numpy(weights), residual(pairs, weights), norm_bound, names)
     return Infeasible(
         f"no W selects these tokens: the constraints of {_names(names)} combine to 0 >= 1, with a residual of {proof.residual:.0e}; choose "
         "other tokens or fewer inputs, or drop tokens that are equal (distinct_constraints)",
@@ -172,7 +174,7 @@ def _refusal(constraints: Constraints, pairs: Pairs, weights: np.ndarray) -> Inf
 
 
 def _names(names: tuple[tuple[int, int], ...], limit: int = 4) -> str:
-    """Formats inputs with their tokens for messages, at most ``limit`` inputs."""
+    """Formats at most ``limit`` inputs with their tokens, for messages."""
     tokens: dict[int, list[int]] = {}
     for i, t in names:
         tokens.setdefault(i, []).append(t)
@@ -181,7 +183,7 @@ def _names(names: tuple[tuple[int, int], ...], limit: int = 4) -> str:
 
 
 def dual_multipliers(gram: Float[Tensor, "m m"], *, tol: float = 1e-9) -> Float[Tensor, " m"] | None:
-    """Computes the multipliers of the Frobenius problem from inner products alone, for few constraints in many dimensions.
+    """Computes the multipliers of the Frobenius problem from inner products alone, for at most DIRECT_SIZE constraints.
 
     The norm of the solution is the square root of the sum of the multipliers.
 
@@ -191,20 +193,25 @@ def dual_multipliers(gram: Float[Tensor, "m m"], *, tol: float = 1e-9) -> Float[
     Returns:
         The multipliers, ``[m]``; None if they do not meet the KKT conditions to ``tol``. :func:`frobenius_max_margin` may still return a
         solution, and its error gives the reason if there is none.
+    Raises:
+        NotConverged: the non-negative least squares stopped early.
     """
     G = gram.numpy()
     length, ones = np.sqrt(G.diagonal()), np.ones(len(G))
-    if not (length > 0).all():
+    if not (length > 0).all() or len(G) > DIRECT_SIZE:
         return None
-    where = nearest(root(G), ones, length).nonzero()[0]
-    block = G[where[:, None], where]
+    guess = nearest(root(G), ones, length) if len(G) <= GRAM_ONLY_SIZE else block_pivoting(G, ones, ones < 0)
+    if guess is None:
+        return None
+    active = guess.nonzero()[0]
+    block = G[active[:, None], active]
     inverse = cholesky_solver(block)
     if inverse is None:
         return None
     multipliers = np.zeros(len(G))
-    multipliers[where] = first = inverse(ones[where])
-    multipliers[where] += inverse(1 - block @ first)  # one step of iterative refinement
-    # W is never formed. Its margins are the sums G l, whose terms may be much larger than one and then leave larger rounding errors.
+    multipliers[active] = first = inverse(ones[active])
+    multipliers[active] += inverse(1 - block @ first)  # one step of iterative refinement
+    # W is never formed. Its margins are G l; their rounding error is proportional to the terms of these sums, which may far exceed one.
     rounding = 1e-15 * float((np.abs(G) @ np.abs(multipliers)).max())
     optimal = float((G @ multipliers).min()) >= 1 - tol and multipliers.min() >= 0 and rounding <= tol
     return torch.from_numpy(multipliers) if optimal else None

@@ -23,16 +23,16 @@ from .tolerances import BATCHED_SIZE, FROBENIUS_CACHE, FROBENIUS_KKT_TOL, MARGIN
 
 @single_threaded
 def frobenius_max_margins(constraints: Constraints, *, tol: float = FROBENIUS_KKT_TOL) -> MaxMargins:
-    """:func:`frobenius_max_margin` for a batch of B problems. It raises nothing for a problem without a solution.
+    """Solves a batch of B problems like :func:`frobenius_max_margin`, but raises nothing for a problem without a solution.
 
     Args:
-        constraints: a batch with one leading dimension, ``[B, m]``; :func:`stack` makes a batch of problems of different lengths.
-        tol: largest KKT residual accepted, relative to the problem's largest right-hand side.
+        constraints: a batch with one leading dimension, ``[B, m]``; :func:`~..constraint_set.stack` combines problems of different lengths.
+        tol: largest accepted KKT residual, relative to the largest right-hand side of the problem.
     Returns:
-        One solution per problem; ``status`` names the problems without one, and indexing such a problem raises its failure.
+        One solution per problem. ``status`` shows which problems have none; indexing such a problem raises its failure.
     Raises:
-        TypeError: not :class:`~..constraint_set.Constraints`, or a tolerance that is no number.
-        ValueError: a single problem, more than one leading dimension, or a tolerance that is not positive.
+        TypeError: ``constraints`` is not :class:`~..constraint_set.Constraints`, or ``tol`` is not a number.
+        ValueError: ``constraints`` does not have exactly one leading dimension, or ``tol`` is not positive.
     """
     check_batch(constraints, tol, single="frobenius_max_margin")
     B, m = constraints.rhs.shape
@@ -73,15 +73,15 @@ class Batch:
         self.rhs = constraints.rhs / self.scale
 
     def slack(self, W: Tensor) -> Tensor:
-        """Margins minus right-hand sides, ``[B, m]``."""
+        """Returns margins minus right-hand sides, ``[B, m]``."""
         return ((self.difference @ W) * self.query).sum(-1) - self.rhs
 
     def combine(self, weights: Tensor) -> Tensor:
-        r""":math:`\sum_c \lambda_c d_c z_c^\top`, ``[B, d_x, d_z]``."""
+        r"""Returns :math:`\sum_c \lambda_c d_c z_c^\top`, ``[B, d_x, d_z]``, for weights :math:`\lambda` ``[B, m]``."""
         return (self.difference * weights[..., None]).mT @ self.query
 
     def pivoted(self) -> tuple[Tensor, Tensor]:
-        """W ``[B, d_x, d_z]`` and multipliers ``[B, m]``, not verified."""
+        """Returns W ``[B, d_x, d_z]`` and multipliers ``[B, m]`` from block pivoting, not verified."""
         # Scale the constraints to length one: with a unit diagonal of G, RIDGE and SIGN_ATOL mean the same in every problem of the batch.
         inverse_length = torch.where(self.length > 0, self.length, 1.0).reciprocal()
         unit = self.difference * inverse_length[..., None]
@@ -100,7 +100,7 @@ class Batch:
         return W * self.scale[..., None], multipliers * self.scale
 
     def residuals(self, W: Tensor, multipliers: Tensor) -> tuple[Tensor, Tensor]:
-        """KKT residual and duality gap ``[B]``, as :func:`~.frobenius.residuals` defines them."""
+        """Returns KKT residual and duality gap, each ``[B]``, as :func:`~.frobenius.residuals` defines them."""
         W, dual = W / self.scale[..., None], multipliers / self.scale
         square = W.square().sum((-2, -1))
         objective = torch.where(square > 0, square, 1.0)
@@ -113,15 +113,18 @@ class Batch:
 
 
 def _active_sets(gram: Tensor, rhs: Tensor, free: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Active set ``[B, m]`` as zeros and ones, Cholesky factor of its Gram matrix (identity outside) ``[B, m, m]`` and its multipliers
-    ``[B, m]``. A problem whose exchanges do not terminate, or whose factorisation fails, keeps its last set.
+    """Computes active sets by block pivoting. If the exchanges do not terminate or a factorisation fails, a problem keeps its last set.
+
+    Returns:
+        The active sets as zeros and ones ``[B, m]``, the Cholesky factors of their Gram matrices ``[B, m, m]`` (identity outside the
+        set), and their multipliers ``[B, m]``.
     """
     B, m = rhs.shape
     active = ((rhs > 0) | free).to(gram.dtype)
     factor, multipliers, space = torch.empty_like(gram), torch.zeros_like(rhs), torch.empty_like(gram)
     unsolved, fewest, patience = torch.arange(B), torch.full((B,), m + 1), torch.full((B,), PATIENCE)
     # Finished problems leave the batch, so rounds become cheaper. A problem also leaves it after more than PATIENCE rounds in a row without
-    # a new minimum of its count of wrong signs. The loop therefore ends: the minimum can fall only finitely often.
+    # a new minimum of its number of wrong signs. The loop therefore ends: the minimum can fall only finitely often.
     while len(unsolved):
         G, b, mask, signed = (v if len(unsolved) == B else v[unsolved] for v in (gram, rhs, active, ~free))
         # Outside the active set rows and columns are those of the identity, so the multipliers there are zero. The ridge lets the
@@ -136,15 +139,15 @@ def _active_sets(gram: Tensor, rhs: Tensor, free: Tensor) -> tuple[Tensor, Tenso
         count = wrong.sum(-1)
         patience = torch.where(count < fewest, PATIENCE, patience - 1)
         fewest = torch.minimum(count, fewest)
-        going = (count > 0) & (failed == 0) & (patience >= 0)
-        done = unsolved[~going]
-        factor[done], multipliers[done] = lower[~going], solution[~going]
-        unsolved, fewest, patience, wrong = unsolved[going], fewest[going], patience[going], wrong[going]
-        active[unsolved] = torch.where(wrong, 1 - mask[going], mask[going])
+        unfinished = (count > 0) & (failed == 0) & (patience >= 0)
+        leaving = unsolved[~unfinished]
+        factor[leaving], multipliers[leaving] = lower[~unfinished], solution[~unfinished]
+        unsolved, fewest, patience, wrong = unsolved[unfinished], fewest[unfinished], patience[unfinished], wrong[unfinished]
+        active[unsolved] = torch.where(wrong, 1 - mask[unfinished], mask[unfinished])
     return active, factor, multipliers
 
 
 def _solve(lower: Tensor, right: Tensor) -> Tensor:
-    """x with L L^T x = ``right``, for Cholesky factors L ``[B, m, m]`` and right-hand sides ``[B, m]``."""
+    """Solves L L^T x = ``right`` for Cholesky factors L ``[B, m, m]`` and right-hand sides ``[B, m]``."""
     half = torch.linalg.solve_triangular(lower, right[..., None], upper=False)
     return torch.linalg.solve_triangular(lower.mT, half, upper=True).squeeze(-1)

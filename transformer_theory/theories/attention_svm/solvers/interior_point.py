@@ -73,7 +73,7 @@ class Point:
         return Point(*(getattr(self, field.name)[index] for field in fields(self)))
 
     def put(self, index: Tensor, other: "Point") -> None:
-        """Overwrites the problems that ``index`` selects."""
+        """Replaces the problems that ``index`` selects by those of ``other``."""
         for field in fields(self):
             getattr(self, field.name)[index] = getattr(other, field.name)
 
@@ -114,7 +114,7 @@ def inside(cone: Cone, multipliers: Tensor) -> Point:
 
 
 def interior_point(cone: Cone, point: Point, *, tol: float) -> Point:
-    """Iterates each problem until its duality gap and residual are at most ``tol``, relative to objective and right-hand side.
+    """Iterates each problem until its duality gap and residual are at most ``tol`` of the objective and of the largest right-hand side.
 
     Args:
         cone, point: the problems and a point inside their cones.
@@ -256,12 +256,12 @@ class _NewtonSystem:
         # With S = L L^T, S + a D = L (I + a L^-1 D L^-T) L^T stays positive definite while 1 + a times the least eigenvalue of L^-1 D L^-T
         # is positive. Equations have no boundary: their ratios are zero.
         half = torch.linalg.solve_triangular(self.lower, change, upper=False)
-        both = symmetric(torch.linalg.solve_triangular(self.lower, half.mT, upper=False))
-        least = torch.linalg.eigvalsh(torch.nan_to_num(both, nan=0.0, posinf=0.0, neginf=0.0))[..., 0]
+        whitened = symmetric(torch.linalg.solve_triangular(self.lower, half.mT, upper=False))  # L^-1 D L^-T
+        smallest = torch.linalg.eigvalsh(torch.nan_to_num(whitened, nan=0.0, posinf=0.0, neginf=0.0))[..., 0]
         signed = self.inverse > 0
         ratios = (
             (step.multipliers * self.inverse).amin(-1),
             torch.where(signed, step.slack / torch.where(signed, self.point.slack, 1.0), 0.0).amin(-1),
         )
-        up, down = (-1 / torch.minimum(eigenvalue, ratio).clamp(max=-1 / STEP_MAX) for eigenvalue, ratio in zip(least, ratios))
+        up, down = (-1 / torch.minimum(eigenvalue, ratio).clamp(max=-1 / STEP_MAX) for eigenvalue, ratio in zip(smallest, ratios))
         return up, down

@@ -6,7 +6,7 @@ r"""Maximum-margin token selection in the nuclear norm, the bias of descent on t
 problem (Att-SVM\ :math:`_\star`) of :cite:t:`tarzanagh2023transformers`. The Frobenius problem decides feasibility and provides the
 starting point of an interior-point method (:mod:`.interior_point`), whose answer has at least five digits. Newton's method then refines it
 up to rounding errors (:mod:`.polish`). Both answers are verified, and the one with the smaller KKT residual is returned. If the queries, or
-the differences, span a single dimension, W has rank one, and the Frobenius solution is also that of this problem.
+the differences, span a single dimension, W has rank one, and the Frobenius solution also solves this problem.
 
 The solution is :math:`W = M QQ^\top` with :math:`M = \sum_c \lambda_c d_c z_c^\top`. So only the queries need a basis: all matrices of the
 method have the dimension of their span. If the differences span a smaller space, the roles of the two are swapped.
@@ -32,22 +32,22 @@ STAGES = (1e-5, 1e-7, 1e-9)  # accuracies of the interior-point method; polishin
 
 @single_threaded
 def nuclear_max_margin(constraints: Constraints, *, tol: float = NUCLEAR_KKT_TOL) -> MaxMargin:
-    r"""Find the smallest matrix, in nuclear norm (sum of singular values), that scores each selected token above the others by one.
+    r"""Finds the smallest matrix, in nuclear norm (sum of singular values), that scores each selected token above the others by one.
 
-    On generic data the solution is unique. Where it is not (the norm is not strictly convex), one of several is returned, and descent may
-    converge to another. In the KKT residual :math:`\lambda` is scaled to :math:`\|M\|_2 \le 1`, :math:`M = \sum_c \lambda_c d_c z_c^\top`,
-    and the norm is bounded from above by half the squares of two factors.
+    On generic data the solution is unique. If it is not (the norm is not strictly convex), one of several solutions is returned, and
+    descent may converge to another. In the KKT residual, :math:`\lambda` is scaled such that :math:`\|M\|_2 \le 1` with
+    :math:`M = \sum_c \lambda_c d_c z_c^\top`, and the norm is bounded from above by half the sum of the squared norms of two factors.
 
     Args:
-        constraints: as for :func:`frobenius_max_margin`: a single problem, any right-hand sides, equations among them.
-        tol: largest KKT residual accepted.
+        constraints: m constraints of a single problem, as for :func:`frobenius_max_margin`.
+        tol: largest accepted KKT residual.
     Returns:
         The solution W ``[d_x, d_z]`` with its multipliers, residual, and rank by complementarity; W = 0 if it meets the constraints.
     Raises:
         Infeasible: no W meets the constraints; ``certificate`` is a :class:`Farkas`.
         NotConverged: the residual stayed above ``tol``; ``state`` is the best iterate with its residual.
-        TypeError: not :class:`~..constraint_set.Constraints`, or a tolerance that is no number.
-        ValueError: a batch of problems (use :func:`nuclear_max_margins`), or a tolerance that is not positive.
+        TypeError: ``constraints`` is not :class:`~..constraint_set.Constraints`, or ``tol`` is not a number.
+        ValueError: ``constraints`` is a batch (use :func:`nuclear_max_margins`), or ``tol`` is not positive.
     """
     check_single(constraints, tol, hint="use nuclear_max_margins")
     near = frobenius_start(constraints)
@@ -60,19 +60,19 @@ def nuclear_max_margin(constraints: Constraints, *, tol: float = NUCLEAR_KKT_TOL
 
 @single_threaded
 def nuclear_max_margins(constraints: Constraints, *, tol: float = NUCLEAR_KKT_TOL) -> MaxMargins:
-    """:func:`nuclear_max_margin` for a batch of B problems. It raises nothing for a problem without a solution.
+    """Solves a batch of B problems like :func:`nuclear_max_margin`, but raises nothing for a problem without a solution.
 
     Args:
-        constraints: a batch with one leading dimension, ``[B, m]``; :func:`stack` makes a batch of problems of different lengths.
-        tol: largest KKT residual accepted.
+        constraints: a batch with one leading dimension, ``[B, m]``; :func:`~..constraint_set.stack` combines problems of different lengths.
+        tol: largest accepted KKT residual.
     Returns:
-        One solution per problem; ``status`` names the problems without one, and indexing such a problem raises its failure.
+        One solution per problem. ``status`` shows which problems have none; indexing such a problem raises its failure.
     Raises:
-        TypeError: not :class:`~..constraint_set.Constraints`, or a tolerance that is no number.
-        ValueError: a single problem, more than one leading dimension, or a tolerance that is not positive.
+        TypeError: ``constraints`` is not :class:`~..constraint_set.Constraints`, or ``tol`` is not a number.
+        ValueError: ``constraints`` does not have exactly one leading dimension, or ``tol`` is not positive.
     """
     check_batch(constraints, tol, single="nuclear_max_margin")
-    # The same as frobenius_start, for a batch: the nuclear answer is verified, so the Frobenius solution that it starts from need not be.
+    # This is frobenius_start for a batch. The nuclear answer is verified, so the Frobenius solution that it starts from need not be exact.
     near = frobenius_max_margins(constraints)
     W, dual, failures = near.W, near.dual, list(near.failures)
     for b, failure in enumerate(failures):
@@ -92,10 +92,10 @@ def nuclear_max_margins(constraints: Constraints, *, tol: float = NUCLEAR_KKT_TO
 
 
 def frobenius_start(constraints: Constraints) -> MaxMargin:
-    """A start for the solvers in other norms: the Frobenius solution, or the last iterate if W is too long to be verified.
+    """Returns a start for the solvers in other norms: the Frobenius solution, or the last iterate if W is too long to be verified.
 
     Raises:
-        Infeasible, NotConverged: as :func:`frobenius_max_margin`, if there is no iterate near a solution.
+        Infeasible, NotConverged: as for :func:`frobenius_max_margin`, if no iterate is near a solution.
     """
     try:
         return frobenius_max_margin(constraints)
@@ -106,7 +106,7 @@ def frobenius_start(constraints: Constraints) -> MaxMargin:
 
 
 def _solution(answer: "Answer", problem: int, constraints: Constraints, tol: float) -> MaxMargin:
-    """The solution of one problem of a batch; ``constraints`` are those of this problem."""
+    """Returns the solution of one problem of a batch; ``constraints`` belong to this problem alone."""
     norm, kkt, gap, rank = (v[problem].item() for v in (answer.norm, answer.kkt, answer.gap, answer.rank))
     return MaxMargin(
         answer.W[problem].clone(),
@@ -131,7 +131,7 @@ def _not_converged(solution: MaxMargin, tol: float) -> NotConverged:
 
 
 def _solve(c: Constraints, W: Tensor, dual: Tensor, tol: float) -> "Answer":
-    """The best answers to a batch of feasible problems, with their residuals, from their Frobenius solutions W and multipliers."""
+    """Returns the best answers to a batch of feasible problems, starting from their Frobenius solutions ``W`` and multipliers ``dual``."""
     answer, size = Answer.none(c), torch.linalg.vector_norm(W, dim=(-2, -1))
     unsolved, zero = (size > 0).nonzero().squeeze(-1), (size == 0).nonzero().squeeze(-1)
     answer.kkt[zero] = answer.gap[zero] = 0.0  # W = 0 meets the constraints
@@ -172,13 +172,13 @@ class Answer:
 
     @classmethod
     def none(cls, c: Constraints) -> "Answer":
-        """Zeros, with infinite residuals."""
+        """Returns zeros with infinite residuals."""
         zeros, infinite = torch.zeros_like(c.difference[..., 0]), c.difference.new_full(c.batch, torch.inf)
         W = c.difference.new_zeros(*c.batch, c.difference.shape[-1], c.query.shape[-1])
         return cls(W, zeros, zeros.clone(), torch.zeros_like(infinite), infinite, infinite.clone(), torch.zeros_like(infinite).long())
 
     def put(self, index: Tensor, other: "Answer") -> None:
-        """Overwrites some problems."""
+        """Replaces the problems that ``index`` selects by those of ``other``."""
         for field in fields(self):
             getattr(self, field.name)[index] = getattr(other, field.name)
 
@@ -190,15 +190,15 @@ class Answer:
 
 @dataclass(frozen=True)
 class Reduced:
-    """B problems in the coordinates of the interior point: in the span of one side, with the Frobenius norms ``size`` as the unit of W.
+    """B problems in the coordinates of the interior-point method: the span of the queries, or of the differences if that is smaller.
 
     Attributes:
         constraints: the problems in their original form.
-        difference: the side that needs no basis, ``[B, m, p]``: the differences, or the queries if the sides are swapped.
-        basis: orthonormal columns that span the other side, ``[B, p', q]``.
+        difference: the differences ``[B, m, p]``, or the queries if the two are swapped; they need no basis.
+        basis: orthonormal columns that span the queries, or the differences if the two are swapped, ``[B, p', q]``.
         cone: the problems in these coordinates.
-        size: Frobenius norms of their Frobenius solutions, ``[B]``.
-        swapped: whether the queries have taken the place of the differences.
+        size: Frobenius norms of the Frobenius solutions, ``[B]``, the unit of W.
+        swapped: whether the roles of queries and differences are swapped.
     """
 
     constraints: Constraints
@@ -210,7 +210,7 @@ class Reduced:
 
     @classmethod
     def of(cls, c: Constraints, size: Tensor) -> "Reduced":
-        """The problems reduced to the smaller of the two spans; ``size`` is the unit of W, ``[B]``."""
+        """Returns the problems reduced to the smaller of the two spans; ``size`` is the unit of W, ``[B]``."""
         coordinates, basis = _span(c.query)
         swapped = min(len(c), c.difference.shape[-1]) < basis.shape[-1]
         if swapped:
@@ -224,7 +224,7 @@ class Reduced:
         return Reduced(*parts, self.swapped)
 
     def factored(self, multipliers: Tensor, Q: Tensor) -> Answer:
-        r"""The answer :math:`W = MQQ^\top`; its norm is bounded by :math:`\tfrac12(\|MQ\|_F^2 + \|Q\|_F^2)` without singular values."""
+        r"""Returns the answer :math:`W = MQQ^\top` with the bound :math:`\tfrac12(\|MQ\|_F^2 + \|Q\|_F^2)` on its nuclear norm."""
         M, inner = self._combine(multipliers), Q.mT @ Q
         # Newton's method may have overflowed. Eigenvalues of a matrix with NaN raise an error for the whole batch, so such an iterate is
         # replaced by zeros, which are never the best answer: they violate a constraint.
@@ -232,34 +232,34 @@ class Reduced:
         if bool(overflowed.any()):
             index = overflowed.nonzero().squeeze(-1)
             multipliers, Q, M, inner = (v.index_fill(0, index, 0.0) for v in (multipliers, Q, M, inner))
-        # W = (M Q) Q^T. Half the sum of the squares of the factors bounds the nuclear norm from above, with equality at the solution, where
-        # M Q and Q have the same singular values: those of Q^T Q are then the singular values of W.
+        # W = (M Q) Q^T. Half the sum of the squared norms of the factors bounds the nuclear norm from above and needs no singular values.
+        # At the solution M Q and Q have the same singular values. Then the bound is attained, and Q^T Q has the singular values of W.
         left = M @ Q
         norm = 0.5 * (left.square().sum((-2, -1)) + Q.square().sum((-2, -1)))
         return self._checked(left @ (self.basis @ Q).mT, multipliers, norm, torch.linalg.eigvalsh(inner).flip(-1), M)
 
     def whole(self, W: Tensor, multipliers: Tensor) -> Answer:
-        """The answer W ``[B, d_x, d_z]``, such as a Frobenius solution of rank one."""
-        # The rows of W lie in the span of the basis, so its coordinates there have the same singular values. They are padded with zeros to
-        # q values, one for each direction of the dual.
+        """Returns the answer for a W ``[B, d_x, d_z]`` such as a Frobenius solution of rank one."""
+        # The rows of W lie in the span of the basis, so the coordinates of W there have the same singular values. They are padded with
+        # zeros to q values, one for each direction of the dual.
         W = (W.mT if self.swapped else W) / self.size[:, None, None]
         within = W @ self.basis
         sigma = torch.nn.functional.pad(torch.linalg.svdvals(within), (0, max(0, within.shape[-1] - within.shape[-2])))
         return self._checked(W, multipliers, sigma.sum(-1), sigma, self._combine(multipliers))
 
     def _combine(self, multipliers: Tensor) -> Tensor:
-        """M ``[B, p, q]``.
+        """Returns M ``[B, p, q]``.
 
-        The interior point forms M^T M from inner products of constraints. Where constraints nearly cancel, this loses half of
-        the digits, which the verification cannot afford.
+        The interior-point method forms M^T M from inner products of constraints. If constraints nearly cancel, this loses half of the
+        digits, which the verification needs.
         """
         return self.difference.mT @ (multipliers[..., None] * self.cone.query)
 
     def _checked(self, W: Tensor, multipliers: Tensor, norm: Tensor, sigma: Tensor, M: Tensor) -> Answer:
-        """The answer with its residuals; ``norm`` and ``sigma`` (the singular values of W) are relative to ``size``."""
+        """Returns the answer with its residuals; ``norm`` and ``sigma`` (the singular values of W) are relative to ``size``."""
         c, cone = self.constraints, self.cone
-        # Singular values of M. The multipliers are feasible for the dual if the largest is at most one; dividing by it makes them so, and
-        # weak duality then bounds the optimum from below by b^T lambda.
+        # ``bound`` holds the singular values of M. The multipliers are feasible for the dual if the largest is at most one; otherwise they
+        # are divided by it. By weak duality b^T lambda then bounds the optimum from below.
         bound = torch.linalg.eigvalsh(M.mT @ M).flip(-1).clamp(min=0).sqrt()
         dual = multipliers / bound[:, :1].clamp(min=1)
         W = (W.mT if self.swapped else W) * self.size[:, None, None]
@@ -278,7 +278,7 @@ class Reduced:
 
 
 def _span(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Coordinates ``[B, m, q]`` and an orthonormal basis ``[B, d, q]`` of the rows ``[B, m, d]``; q is the largest rank in the batch."""
+    """Returns coordinates ``[B, m, q]`` and an orthonormal basis ``[B, d, q]`` of rows ``[B, m, d]``; q is the largest rank of all B."""
     # If there are more columns than rows, factorise by QR first, so that the eigenvalue problem has size min(m, d).
     whole = None
     if rows.shape[-1] > rows.shape[-2]:

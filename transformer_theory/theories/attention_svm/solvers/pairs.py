@@ -24,9 +24,9 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.rhs)
 
-    def take(self, where: np.ndarray) -> "Pairs":
-        """Returns the constraints that ``where`` selects, an array of numbers or a mask."""
-        return Pairs(self.difference[where], self.query[where], self.rhs[where], self.free[where])
+    def take(self, index: np.ndarray) -> "Pairs":
+        """Returns the constraints that ``index`` selects, an array of numbers or a mask."""
+        return Pairs(self.difference[index], self.query[index], self.rhs[index], self.free[index])
 
     @cached_property
     def length(self) -> np.ndarray:
@@ -54,8 +54,8 @@ class Pairs:
         return (self.difference * weights[:, None]).T @ self.query
 
 
-def spread(weights: np.ndarray, where: np.ndarray) -> np.ndarray:
-    """Returns an array ``[m]`` with the weights where the mask ``where`` is true and zeros elsewhere."""
-    full = np.zeros(len(where))
-    full[where] = weights
+def spread(weights: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Returns an array ``[m]`` with the weights where the mask ``[m]`` is true and zeros elsewhere."""
+    full = np.zeros(len(mask))
+    full[mask] = weights
     return full

@@ -28,8 +28,8 @@ def polish(cone: Cone, point: Point) -> tuple[Tensor, Tensor]:
     multipliers, Q = torch.zeros_like(point.multipliers), torch.zeros_like(factor)
     # The Newton system has size |A| + q r. Problems of equal rank r form a batch; sets A of different sizes are padded.
     for r in rank.unique().tolist():
-        where = (rank == r).nonzero().squeeze(-1)
-        multipliers[where], Q[where, :, :r] = _newton(cone[where], point.multipliers[where], factor[where, :, :r], active[where])
+        index = (rank == r).nonzero().squeeze(-1)
+        multipliers[index], Q[index, :, :r] = _newton(cone[index], point.multipliers[index], factor[index, :, :r], active[index])
     return multipliers, Q
 
 
@@ -40,13 +40,13 @@ def square_root(weight: Tensor) -> Tensor:
 
 
 def _guess(cone: Cone, point: Point) -> tuple[Tensor, Tensor, Tensor]:
-    """Guesses the active parts: returns Q with all columns, the number of columns that belong to W ``[B]``, and the mask A ``[B, m]``."""
-    # At the solution, either the weight of a direction or its slack in M^T M <= I is zero, and either the multiplier of a constraint or its
-    # slack. Near the solution, the larger of the two is the non-zero one. Each is measured relative to the largest quantity of its kind.
+    """Guesses the active parts: returns Q with all columns, the number of columns that belong to W ``[B]``, and the set A ``[B, m]``."""
+    # At the solution, either the weight of a direction or its slack in M^T M <= I is zero. The same holds for the multiplier and the slack
+    # of a constraint. Near the solution, the larger of the two is the non-zero one; each is relative to the largest quantity of its kind.
     Q = square_root(point.weight)
     values = Q.square().sum(-2)
     square = cone.image(point.multipliers)[1]
-    rayleigh = ((square @ Q) * Q).sum(-2) / values.clamp(min=1e-300)  # of M^T M in each direction, at most one
+    rayleigh = ((square @ Q) * Q).sum(-2) / values.clamp(min=1e-300)  # Rayleigh quotient of M^T M per direction, at most one
     rank = (values > (1 - rayleigh) * values[:, :1]).sum(-1).clamp(min=1)
     signed = torch.where(cone.free, 0.0, point.multipliers)
     scale = cone.rhs.abs().amax(-1, keepdim=True)
@@ -54,7 +54,7 @@ def _guess(cone: Cone, point: Point) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _newton(cone: Cone, multipliers: Tensor, Q: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns multipliers and Q of problems of equal rank, after Newton's method from the given ones."""
+    """Returns the multipliers ``[B, m]`` and Q ``[B, q, r]`` to which Newton's method converges, for problems of equal rank r."""
     (count, q, r), size = Q.shape, max(1, int(active.sum(-1).max()))
     # Gather the constraints of A, in every problem as many as the largest A has. A stable sort puts them first. Smaller sets are padded
     # with constraints whose data are masked to zero; the identity in their block of the Hessian keeps their multipliers at zero.

@@ -20,10 +20,10 @@ CONTRADICTION_RTOL = 1e-12  # largest length of a combination that may prove inf
 NULL_SQUARE_RTOL = 1e-10  # a combination whose squared length, from inner products, exceeds this is certainly not zero
 
 # ---- ranks and factorisations
-GRAM_RANK_RTOL = 1e-14  # eigenvalues of a Gram matrix, relative to the largest
-NULL_RANK_RTOL = 1e-13  # eigenvalues of the Gram matrix of contradictory constraints, relative to the largest
-EQUATION_RANK_RTOL = 1e-11  # singular values of the equations, relative to the largest
-EQUATION_RTOL = 1e-9  # part of a right-hand side that no W can reach, relative to the largest right-hand side
+GRAM_RANK_RTOL = 1e-14  # eigenvalues of a Gram matrix up to this, relative to the largest, count as zero
+NULL_RANK_RTOL = 1e-13  # the same for the Gram matrix of contradictory constraints
+EQUATION_RANK_RTOL = 1e-11  # singular values of the equations up to this, relative to the largest, count as zero
+EQUATION_RTOL = 1e-9  # a larger part of a right-hand side that no W can reach, relative to the largest right-hand side, is a contradiction
 WEIGHT_RTOL = 1e-10  # lengths and weights that count as zero, relative to the largest
 CHOLESKY_RTOL = 1e-5  # ratio of the smallest to the largest pivot above which a Cholesky factor replaces the eigenvectors
 PIVOTING_RTOL = 1e-4  # ratio of the smallest to the largest pivot above which block pivoting is tried
@@ -34,21 +34,21 @@ MARGIN_ATOL = 4e-15  # largest error of margins on the active set at which the r
 # ---- counts of iterations
 REFINEMENTS = 4  # refinements of W on an active set; each gains as many digits as the factorisation has
 ROW_REFINEMENTS = 12  # refinements of W on nearly dependent constraints; each gains few digits
-PATIENCE = 3  # rounds of pivoting that may pass without a new minimum of wrong signs
+PATIENCE = 3  # rounds of pivoting that may pass without a new minimum of the number of wrong signs
 PIVOTING_ROUNDS = 40
-EXCHANGES = 200  # largest number of corrections of an active set; mostly 0 or 1 are needed
+EXCHANGES = 200  # largest number of corrections of an active set; usually 0 or 1 is needed
 WORKING_SET_ROUNDS = 100
 NEWTON_STEPS = 8
 INTERIOR_POINT_ROUNDS = 60
 
 # ---- sizes at which one method becomes faster than another
 LEAST_SQUARES_SIZE = 16  # below this number of constraints, least squares are faster than pivoting
-GRAM_ONLY_SIZE = 64  # up to this number of constraints, multipliers are computed from inner products alone
+GRAM_ONLY_SIZE = 64  # up to this number of constraints, least squares on a root of the Gram matrix are faster than pivoting on it
 DIRECT_SIZE = 300  # above this number of constraints, working sets are faster; the Gram matrix of all constraints is then not formed
 BATCHED_SIZE = 128  # above this number of constraints, a batch is solved one problem at a time
 PIVOTED_SIZE = 2_000  # up to this number of independent constraints, pivoting on the whole Gram matrix is faster than working sets
 WORKING_SET_SIZE = 12_000  # largest working set: its Gram matrix takes 1.2 GB
-FIRST_WORKING_SET, WORKING_SET_GROWTH = 200, 100  # size of the first working set, and lower bound of the number that may join a set
+FIRST_WORKING_SET, WORKING_SET_GROWTH = 200, 100  # size of the first working set, and number of constraints that may always join a set
 DENSE_SIZE = 10**7  # largest number of entries at which the constraints are formed as matrices
 FROBENIUS_CACHE = 2**17  # number of entries of the Gram matrices of one block of a batch; they then stay in the processor's cache
 NUCLEAR_CACHE = 2**18  # the same for the nuclear norm

@@ -27,18 +27,18 @@ def solve_large(pairs: Pairs, *, tol: float) -> tuple[np.ndarray, np.ndarray]:
     # Up to PIVOTED_SIZE independent constraints, the Gram matrix of all constraints is affordable, and pivoting on it takes fewer
     # factorisations than a sequence of working sets. Its active set is the first working set, and usually the last one.
     independent = len(pairs) <= min(PIVOTED_SIZE, pairs.difference.shape[1] * pairs.query.shape[1])
-    active = block_pivoting(pairs) if independent else None
+    active = block_pivoting(pairs.gram, pairs.rhs, pairs.free) if independent else None
     working = active = _first(pairs) if active is None else active
     for _ in range(WORKING_SET_ROUNDS):
         # Invariant: the multipliers of the last solution vanish outside ``working``, so the norm of W can only grow from round to round.
-        where = working.nonzero()[0]
-        if len(where) > WORKING_SET_SIZE:
-            raise NotConverged(f"at most {WORKING_SET_SIZE} constraints may be active, got {len(where)}; pass a sample of them")
+        index = working.nonzero()[0]
+        if len(index) > WORKING_SET_SIZE:
+            raise NotConverged(f"at most {WORKING_SET_SIZE} constraints may be active, got {len(index)}; pass a sample of them")
         multipliers = np.zeros(len(pairs))
         try:
-            W, multipliers[where] = solve(pairs.take(where), tol=tol, start=active[where])
+            W, multipliers[index] = solve(pairs.take(index), tol=tol, start=active[index])
         except Contradiction as proof:
-            multipliers[where] = proof.weights
+            multipliers[index] = proof.weights
             raise Contradiction(multipliers) from None
         # Constraints in the working set are already met to tol / 2; their rounding errors must not count as violations.
         violation = np.where(working, 0.0, -pairs.slack(W))
@@ -47,9 +47,10 @@ def solve_large(pairs: Pairs, *, tol: float) -> tuple[np.ndarray, np.ndarray]:
         # Constraints with multiplier zero leave; if a later W violates them, they join again. The most violated constraints join, at most
         # as many as the set contains, so that it at most doubles. Smaller growth would need more rounds, larger growth larger problems.
         active = (multipliers > 0) | pairs.free
-        joining = min(max(len(where), WORKING_SET_GROWTH), len(violation) - 1)
+        joining = min(max(len(index), WORKING_SET_GROWTH), len(violation) - 1)
         working = active | (violation >= max(tol / 2, np.partition(violation, -joining)[-joining]))
-    raise NotConverged(f"working sets must settle within {WORKING_SET_ROUNDS} rounds, got {int(working.sum())} constraints still changing")
+    size = int(working.sum())
+    raise NotConverged(f"working sets must settle within {WORKING_SET_ROUNDS} rounds, got a set of {size} constraints that still changes")
 
 
 def _first(pairs: Pairs) -> np.ndarray:

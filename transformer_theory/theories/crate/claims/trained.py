@@ -28,7 +28,7 @@ def _trained(data: DataParts, seed: int) -> nn.Module:
 
 
 def _fall(generator: torch.Generator, network: Callable[[DataParts, int], nn.Module]) -> Evidence:
-    """The mean over networks of the ratio of R^c in the last layer to that in the first."""
+    """Measures the ratio of R^c in the last layer to R^c in the first, as a mean over networks."""
     data = digit_parts(seed=0)
     models = [network(data, seed) for seed in torch.randint(2**31, (NETWORKS,), generator=generator).tolist()]
     ratios = [_ratio(model, data) for model in models]

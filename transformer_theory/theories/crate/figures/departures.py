@@ -1,4 +1,4 @@
-"""The points in which the released networks depart from the papers, and the effect of each, measured by undoing it alone, on digits.
+"""The departures of the released networks from the papers. Each is undone alone to measure its effect, on handwritten digits.
 
 Sources: :cite:t:`yu2023white` (the paper and its released code), :cite:t:`hu2024indepth` (the first two departures),
 :cite:t:`wu2024token` (the last).
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LEARNING_RATE = 3e-3
-EPS = 1.5  # as in the paper form of these networks, whose beta < 1 requires a large eps with so few tokens
+EPS = 1.5  # distortion of the paper form of these networks; with so few tokens, beta < 1 requires a large eps
 MAX_SEQUENCES = 64  # test sequences for quantities that depend on the tokens as well as the weights
 CHANCE = 0.1  # accuracy of guessing one of ten digits
 
@@ -117,10 +117,10 @@ class Departure:
     """One departure of the released networks from the papers.
 
     Attributes:
-        networks: the :data:`NETWORKS` in which the departure is undone. The released network has all departures but the last, which
-            concerns another released network; this network comes first in its tuple.
+        networks: the :data:`NETWORKS` in which the departure is undone. The released network has departures 1 to 11. Departure 12 concerns
+            the released token statistics instead, so the tuple of departure 12 begins with this network.
         details: further quantities of the released network that describe the departure.
-        source: where the departure was found.
+        source: source that describes the departure.
     """
 
     networks: tuple[str, ...] = ()
@@ -171,10 +171,10 @@ def train_network(network: str, seed: int, steps: int, dim: int, depth: int) -> 
 
 @dataclass(frozen=True)
 class Departures(RandomExperiment):
-    """The twelve points in which the released networks depart from the papers, with the effect of each.
+    """The twelve departures of the released networks from the papers, with the effect of each.
 
     All networks have the same width, depth, heads, steps and learning rate; each undoes one departure of the released network. Points 7
-    (where R^c is measured) and 9 (causality) need no training of their own. Point 12 is about token statistics: their released attention,
+    (where R^c is measured) and 9 (causality) need no further training. Point 12 is about token statistics: their released attention,
     with its free output, biased coordinates and no step size, is compared with the derived one.
     """
 
@@ -187,6 +187,7 @@ class Departures(RandomExperiment):
     sources = (PAPER, SIGN, Source("wu2024token"), Source("alpaydin1998optical"))
 
     def measure(self) -> Iterator[Measurement | Arrays]:
+        """Yields the quantities of each departure, and an array with accuracy and change of R^c of every network and seed."""
         settings = [
             {"network": network, "seed": 1000 * self.seed + k, "steps": self.steps, "dim": self.dim, "depth": self.depth}
             for network in NETWORKS
@@ -224,16 +225,16 @@ class Departures(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Accuracy and change of R^c in attention, one row per network: marker the mean of the seeds, bar their range."""
+        """Plots accuracy and change of R^c in attention, one row per network. Markers are means over seeds, bars their ranges."""
         table, names = result.arrays["crate/departures/table"], list(NETWORKS)
         figure, panels = axes(1, 2, width=7.0, height=3.6)
         for column, (ax, title) in enumerate(zip(panels, ("Accuracy, test part", "$R^c$ after attention over before"))):
             values = table[:, :, column]
             ax.axvline(values[0].mean(), color=COLOURS["null"], linewidth=1.0, linestyle=(0, (4, 3)))
-            for place, of_network in enumerate(values):
+            for place, network_values in enumerate(values):
                 tint = COLOURS["raw"] if place == 0 else COLOURS["crate"]
-                ax.plot([of_network.min(), of_network.max()], [place, place], color=tint, linewidth=1.2)
-                ax.plot([of_network.mean()], [place], "o", color=tint)
+                ax.plot([network_values.min(), network_values.max()], [place, place], color=tint, linewidth=1.2)
+                ax.plot([network_values.mean()], [place], "o", color=tint)
             ax.set_yticks(range(len(names)), names if column == 0 else [""] * len(names))
             ax.invert_yaxis()
             ax.set_title(title)
@@ -259,17 +260,17 @@ class Departures(RandomExperiment):
 
 
 def mean_incoherence(model: nn.Module) -> float:
-    """Largest cosine between directions in two subspaces of the same layer, mean over layers."""
+    """Returns the largest cosine between directions in two subspaces of the same layer, mean over layers."""
     return _mean([incoherence(torch.linalg.qr(layer.block.subspaces().detach().double())[0]) for layer in compression_layers(model)])
 
 
 def longest_step(model: nn.Module) -> float:
-    r"""Largest :math:`\eta \|D\|_2^2` of the layers; ISTA is guaranteed to descend if it is at most 1."""
+    r"""Returns the largest :math:`\eta \|D\|_2^2` of the layers; ISTA is guaranteed to descend if it is at most 1."""
     return max(block.relative_step() for block in model.modules() if isinstance(block, Ista | Fista | OvercompleteIsta))
 
 
 def output_alignment(model: nn.Module) -> float:
-    r"""Cosine between V_k and U_k^T as vectors of d p numbers, mean over heads: 1 if the output is tied, 0 if unrelated."""
+    r"""Returns the cosine between V_k and U_k^T as vectors of d p numbers, mean over heads: 1 if the output is tied, 0 if unrelated."""
     cosines = []
     for _, _, block in compression_layers(model):
         assert isinstance(block, ReleasedAttention | ReleasedTokenStatisticsAttention)
@@ -281,14 +282,14 @@ def output_alignment(model: nn.Module) -> float:
 
 
 def change_lengths_kept(model: nn.Module, inputs: Float[Tensor, "n seq dim"]) -> float:
-    """Ratio of R^c of the stream after attention to that before, in orthonormal bases, with the lengths of the tokens kept."""
+    """Returns the ratio of R^c of the stream after attention to R^c before, in orthonormal bases, without normalising the tokens."""
     metric = Growth(eps=EPS, max_sequences=None, random=0)
     run_metrics(model, inputs, [metric])
     return 1 + _mean([row.value or 0.0 for row in metric.compute() if row.quantity == GROWTH])
 
 
 def radii(model: nn.Module, inputs: Float[Tensor, "n seq dim"]) -> dict[str, float]:
-    r"""Median over inputs of the spectral radius :math:`\beta\,\|Z U_k\|_2^2` of the Neumann series, for Z after and before the norm."""
+    r"""Returns the median over inputs of the spectral radius :math:`\beta\,\|Z U_k\|_2^2`, for Z after and before the norm."""
     values: dict[str, list[float]] = {RADIUS_NORMED: [], RADIUS_STREAM: []}
     for _, tokens, normed, bases in _streams(model, inputs):
         for name, Z in ((RADIUS_NORMED, normed), (RADIUS_STREAM, tokens)):
@@ -297,7 +298,7 @@ def radii(model: nn.Module, inputs: Float[Tensor, "n seq dim"]) -> dict[str, flo
 
 
 def gradient_cosines(model: nn.Module, inputs: Float[Tensor, "n seq dim"]) -> dict[str, float]:
-    r"""Cosine of :math:`-\nabla R^c` with MSSA(Z) - Z and with the output of the trained block, on each layer's input tokens."""
+    r"""Returns the cosines of :math:`-\nabla R^c` with MSSA(Z) - Z and with the trained block's output, on each layer's input tokens."""
     cosines: dict[str, list[float]] = {PAPER_COSINE: [], RELEASED_COSINE: []}
     for layer, _, normed, bases in _streams(model, inputs):
         downhill = -rate_gradient(normed, bases, eps=EPS).flatten(1)
@@ -309,7 +310,7 @@ def gradient_cosines(model: nn.Module, inputs: Float[Tensor, "n seq dim"]) -> di
 
 
 def leak(block: Callable[..., nn.Module], dim: int) -> float:
-    """:data:`LEAK` on random tokens with random weights; 0 if no token sees the future."""
+    """Returns :data:`LEAK` on random tokens with random weights; 0 if no token depends on later tokens."""
     generator = torch.Generator().manual_seed(0)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
@@ -323,7 +324,7 @@ def leak(block: Callable[..., nn.Module], dim: int) -> float:
 
 
 def _streams(model: nn.Module, inputs: Tensor) -> list[tuple[CompressionLayer, Tensor, Tensor, Tensor]]:
-    """For each layer: the layer, its input tokens, these tokens after its norm, and orthonormal bases of its subspaces; float64."""
+    """Returns each layer with its input tokens, the tokens after its norm, and orthonormal bases of its subspaces, all in float64."""
     streams: list[tuple[CompressionLayer, Tensor, Tensor, Tensor]] = []
 
     def keep(number: int, layer: CompressionLayer, tokens: Tensor, output: Tensor) -> None:

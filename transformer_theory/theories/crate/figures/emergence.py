@@ -35,12 +35,12 @@ MAX_PLOTTED = 4
 
 
 def train_network(name: str, seed: int, images: int, steps: int, dim: int, depth: int) -> dict[str, Any]:
-    """Trains one network; returns its numbers, its pictures, and the IoU of its maps, of an untrained network's, and of random patches."""
-    make, rate = NETWORKS[name]
+    """Trains one network. Returns its numbers and pictures, and the IoU of its maps, of untrained maps and of random patches."""
+    constructor, rate = NETWORKS[name]
     generator = torch.Generator().manual_seed(seed)
     data = networks.split(two_objects(images, generator=generator).data, seed=seed)
     test_images = two_objects(min(300, images), generator=generator)
-    model, untrained = (make(data.train, seed=s, dim=dim, depth=depth) for s in (seed, seed + 1))
+    model, untrained = (constructor(data.train, seed=s, dim=dim, depth=depth) for s in (seed, seed + 1))
     networks.fit(model, data, steps=steps, learning_rate=rate, seed=seed)
     numbers = {ACCURACY: networks.accuracy(model, data.test), PARAMETERS: float(networks.parameter_count(model))}
     overlaps = {}
@@ -96,7 +96,7 @@ class Emergence(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots one row per image (image and, per network, the maps of its heads and three components) and, below, the IoU."""
+        """Plots one row per image and, below, the IoU. Each row has the image and, per network, the maps of its heads and components."""
         names = list(NETWORKS)
         images = result.arrays[f"crate/emergence/{names[0]}/images"][:3]
         heads = result.arrays[f"crate/emergence/{names[0]}/attention"].shape[1]

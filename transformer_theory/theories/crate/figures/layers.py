@@ -53,7 +53,7 @@ def validate(name: str, seed: int, rate: float, steps: int, dim: int, depth: int
 
 
 def train_network(name: str, seed: int, rate: float, steps: int, dim: int, depth: int) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-    """Trains one network; returns its accuracies and, per quantity, the curves of this and of an untrained network, [2, layers]."""
+    """Trains one network. Returns its accuracies and, per quantity, the curves of this and of an untrained network, [2, layers]."""
     data = networks.digit_parts(seed=seed)
     model, untrained = (NETWORKS[name](data.train, seed=s, dim=dim, depth=depth) for s in (seed, seed + 1))
     run = networks.fit(model, data, steps=steps, learning_rate=rate, seed=seed)

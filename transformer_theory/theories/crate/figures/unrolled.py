@@ -55,7 +55,7 @@ class Unrolled(RandomExperiment):
     sources = (PAPER, SIGN, LASSO)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the changes and the curves of R^c for the three forms, and the rows of :meth:`_coded`."""
+        """Yields the changes and the curves of R^c for the three forms, and the rows of the sparse codes."""
         mixture = subspace_mixture(
             self.sequences,
             seq=self.tokens,

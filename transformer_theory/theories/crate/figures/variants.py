@@ -66,8 +66,8 @@ def train_variant(attention: str, sparsify: str, seed: int, steps: int, dim: int
 class Variants(RandomExperiment):
     """Accuracy, rates, non-zeros and speed of the twelve variants of a CRATE layer on digits: equal steps, batches and learning rate.
 
-    Width, depth and heads are equal. All sparsifications have the same number of parameters. The exact and the paper form have the same
-    number too; token statistics have one parameter more per head, and the released form, with its free output, d^2 + d more per layer.
+    Width, depth and heads are equal. All sparsifications have the same number of parameters, and so have the exact and the paper form of
+    attention. Token statistics have one parameter more per head. The released form, with its free output, has d^2 + d more per layer.
     """
 
     seeds: int = setting(3, ge=1, help="number of splits and initial weights per variant")

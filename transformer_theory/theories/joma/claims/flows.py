@@ -129,7 +129,7 @@ def _entropy_bounce(generator: Generator, descent: Callable[..., Tensor]) -> Evi
 
 
 def _floor(generator: Generator, *, share: float) -> Evidence:
-    """Measures the smallest excess of the entropy over the bound for ``share`` of the spread, in both trainings, while undecided."""
+    """Measures the smallest excess of the entropy over the bound for ``share`` of the spread, in both training runs, while undecided."""
     mu = random_mu(generator)
     gaps = []
     for descent in (salient_descent, linear_descent):

@@ -44,11 +44,13 @@ class HierarchyLearning(RandomExperiment):
 
     Each MLP has 4M = 400 hidden units, where M is the size of the vocabulary.
 
-    Three quantities are measured during training: how well units of a layer correlate with the latents of that layer (in the last layer,
-    with the classes), with the untrained network and shuffled latents as chance levels; the stable rank of each MLP's lower layer; and the
-    entropy of attention. The paper takes 10,000 smaller steps at width 1024; the defaults are 300 steps at width 128. A class has a single
-    sequence, so the numbers of draws of each class represent a batch exactly. The paper's experiments have weight decay, which its theory
-    does not; it moves attention and the lower layers even after the loss has become small. ``decay=0`` omits it.
+    Three quantities are measured during training. The first is the recovery: the correlation of a layer's units with the latents of the
+    layer (in the last layer, with the classes). The untrained network and shuffled latents give its chance levels. The second is the stable
+    rank of each MLP's lower layer, the third the entropy of attention.
+
+    The paper takes 10,000 smaller steps at width 1024; the defaults are 300 steps at width 128. A class has a single sequence, so the
+    numbers of draws of each class represent a batch exactly. The paper's experiments have weight decay, its theory has none. The decay
+    moves attention and the lower layers even after the loss has become small. ``decay=0`` omits it.
     """
 
     steps: int = setting(300, ge=2, le=10**6, help="number of Adam steps")
@@ -56,7 +58,7 @@ class HierarchyLearning(RandomExperiment):
     decay: float = setting(1e-4, ge=0, le=1, help="weight decay, added to the gradient as in the paper; 0 as in its theory")
     dim: int = setting(128, ge=4, le=4096, help="width of the residual stream (the paper: 1024)")
     seeds: int = setting(2, ge=1, le=100, help="runs per setting, each with its own hierarchy and initial weights")
-    settings: int = setting(4, ge=1, le=4, help="how many of the four: C = 20, p = 2 and 3; C = 30, p = 2 and 3")
+    settings: int = setting(4, ge=1, le=4, help="number of settings, in the order C = 20 with p = 2 and 3, C = 30 with p = 2 and 3")
 
     name: ClassVar[str] = "joma.hierarchy"
     sources: ClassVar[tuple[Source, ...]] = (TABLE,)
@@ -66,7 +68,7 @@ class HierarchyLearning(RandomExperiment):
         return cls(steps=20, rate=1e-3, dim=32, seeds=1, settings=1)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Recovery with its chance levels, stable rank and entropy, per setting and layer; means over seeds."""
+        """Yields recovery with its chance levels, stable rank and entropy, per setting and layer, as means over seeds."""
         marks = np.unique(np.geomspace(1, self.steps, 24).astype(int)).tolist()
         shared = {"steps": self.steps, "rate": self.rate, "decay": self.decay, "dim": self.dim, "marks": tuple(marks)}
         arrays = {"steps": np.array([0, *marks])}
@@ -102,7 +104,7 @@ class HierarchyLearning(RandomExperiment):
     def _row(
         self, quantity: str, name: str, values: list[float], untrained: list[float] | None, side: Side | None, **columns: Any
     ) -> Measurement:
-        """The mean over seeds with its interval; the null is the untrained networks."""
+        """Returns the mean over seeds with its interval; the null values come from the untrained networks."""
         interval = student_interval(values)
         columns = {"step": self.steps, "setting": name, "n": self.seeds, "source": TABLE} | columns
         columns |= {"null": None if untrained is None else Null("untrained networks", tuple(untrained)), "side": side}
@@ -111,7 +113,7 @@ class HierarchyLearning(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """One row per setting: recovery of each layer and of shuffled latents, stable rank relative to its start, and entropy."""
+        """Plots one row per setting: recovery of each layer and of shuffled latents, stable rank relative to its start, and entropy."""
         measured = [name for name in SETTINGS if f"{NAME}/{name}_recovered" in result.arrays]
         if not measured:
             return text_figure(f"{self.name}: nothing was measured")
@@ -143,7 +145,7 @@ class HierarchyLearning(RandomExperiment):
 
 
 def _ends(runs: list[dict[str, np.ndarray]], key: str, layer: int | None = None) -> tuple[list[float], list[float]]:
-    """The last and the first value of a curve in each run."""
+    """Returns the last and the first value of a curve in each run."""
     curves = [run[key] if layer is None else run[key][:, layer] for run in runs]
     return [float(curve[-1]) for curve in curves], [float(curve[0]) for curve in curves]
 

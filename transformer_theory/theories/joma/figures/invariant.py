@@ -38,8 +38,8 @@ MARKS = (100, 1000, 2000)
 class Invariant(RandomExperiment):
     """Softmax attention at T = 1/2 on 10 distinct and 10 common tokens of 20 classes, full-batch descent on the cross-entropy.
 
-    The paper's correlation is blind to an error of size, so the relative error is measured too. The prediction has two variants: the first
-    term alone, and the mean attention at each time instead of the start.
+    The paper's correlation is blind to a wrong scale, so the relative error is measured too. Besides the paper's prediction there are two
+    variants: the first term alone, and the prediction with the mean attention at each time instead of the start.
     """
 
     steps: int = setting(2000, ge=10, help="steps of gradient descent")

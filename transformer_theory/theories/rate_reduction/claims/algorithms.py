@@ -1,4 +1,4 @@
-"""Claims about two algorithms: ReduNet, whose layers raise the rate reduction, and clustering by coding length.
+"""Claims about two algorithms: ReduNet, a network of steps that raise the rate reduction, and clustering by coding length.
 
 Source: :cite:t:`chan2022redunet`, :cite:t:`ma2007segmentation`.
 """
@@ -56,7 +56,7 @@ def _shift_gap(generator: Generator, *, vector: bool) -> Evidence:
 
 
 def _samples(generator: Generator, *, subspaces: bool = True) -> tuple[Tensor, Tensor]:
-    """Draws samples around random subspaces through the origin, one per group or one for all groups, and the groups."""
+    """Draws samples and their groups: around one random subspace through the origin per group, or around one for all groups."""
     bases = [orthonormalise(torch.randn(DIM, rank, dtype=torch.float64, generator=generator)) for rank in RANKS]
     rows = [
         torch.randn(PER_GROUP, basis.shape[1], dtype=torch.float64, generator=generator) @ basis.mT
@@ -68,19 +68,19 @@ def _samples(generator: Generator, *, subspaces: bool = True) -> tuple[Tensor, T
 
 
 def _shortest_other(generator: Generator, *, subspaces: bool) -> Evidence:
-    """Measures the excess bits per sample of the shortest other grouping over the true one."""
+    """Measures the excess bits per sample of the shortest wrong grouping over the true grouping."""
     features, truth = _samples(generator, subspaces=subspaces)
     groups = range(len(RANKS))
-    others = {"all in one": torch.zeros_like(truth), "shuffled": truth[torch.randperm(len(truth), generator=generator)]}
+    groupings = {"all in one": torch.zeros_like(truth), "shuffled": truth[torch.randperm(len(truth), generator=generator)]}
     for i, j in itertools.combinations(groups, 2):
-        others[f"{i} and {j} united"] = torch.where(truth == j, i, truth)
+        groupings[f"{i} and {j} united"] = torch.where(truth == j, i, truth)
     for i in groups:
         half = torch.randint(2, truth.shape, generator=generator) == 0
-        others[f"{i} split"] = torch.where((truth == i) & half, len(RANKS), truth)
+        groupings[f"{i} split"] = torch.where((truth == i) & half, len(RANKS), truth)
     true_length = segmented_coding_length(features, truth, eps=SEGMENTATION_EPS)
     excess = {
-        name: float(segmented_coding_length(features, other, eps=SEGMENTATION_EPS) - true_length) / len(truth)
-        for name, other in others.items()
+        name: float(segmented_coding_length(features, grouping, eps=SEGMENTATION_EPS) - true_length) / len(truth)
+        for name, grouping in groupings.items()
     }
     return Evidence(min(excess.values()), 0.0, ">=", detail=excess)
 

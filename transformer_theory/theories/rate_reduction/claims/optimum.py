@@ -16,15 +16,15 @@ from ..optimum import disorder, flat_reduction, maximise, optimum
 from ..problem import LANDSCAPE, MCR2
 
 EPS = 0.5**0.5  # ε² = 1/2, the distortion of the MCR² experiments
-SIZES, RANKS, DIM = (20, 20, 20), (4, 4, 4), 12  # of the constrained problem
-SMALL_SIZES, SMALL_DIM = (3, 3, 4), 3  # of the regularised problem
-CONSTRUCTED = 5  # number of constructed critical points, the first of _others()
+SIZES, RANKS, DIM = (20, 20, 20), (4, 4, 4), 12  # sizes of the constrained problem
+SMALL_SIZES, SMALL_DIM = (3, 3, 4), 3  # sizes of the regularised problem
+CONSTRUCTED = 5  # number of constructed critical points, which _saddles() yields first
 GRADIENT_RTOL = 1e-9  # largest gradient of a critical point, in units of the penalty
 LEVEL_ATOL = 1e-6  # a smaller disorder or entry of X counts as zero
 
 
 def _best_of_ascents(generator: Generator, target: float, *, min_starts: int = 3, max_starts: int = 10) -> float:
-    """The largest ΔR of ``min_starts`` ascents under rank <= 4, or of more if they miss the target, but of at most ``max_starts``."""
+    """Returns the largest ΔR of ``min_starts`` ascents under rank <= 4; up to ``max_starts`` are made if the target is missed."""
     best, starts = 0.0, 0
     while starts < min_starts or (best < target - 1e-9 and starts < max_starts):
         features, labels, _ = maximise(SIZES, RANKS, DIM, eps=EPS, generator=generator)
@@ -59,27 +59,27 @@ def _problem() -> Regularised:
 
 
 def _start(problem: Regularised, generator: Generator) -> Tensor:
-    """Gaussian entries, whose standard deviation is log-uniform between 0.1 and 3.2."""
+    """Draws Gaussian entries with a standard deviation that is log-uniform between 0.1 and 3.2."""
     scale = 10 ** (1.5 * float(torch.rand((), generator=generator)) - 1)
     return scale * torch.randn(sum(problem.sizes), problem.dim, dtype=torch.float64, generator=generator)
 
 
 def _ends(problem: Regularised, generator: Generator, count: int) -> list[Tensor]:
-    """End points of ascents from random starts."""
+    """Returns the end points of ascents from random starts."""
     return [ascend(problem, _start(problem, generator)) for _ in range(count)]
 
 
-def _others(problem: Regularised, generator: Generator, *, searches: int) -> Iterator[Tensor]:
-    """Critical points that are not maximisers.
+def _saddles(problem: Regularised, generator: Generator, *, searches: int) -> Iterator[Tensor]:
+    """Yields critical points that are not maximisers.
 
-    The first five are constructed: four have singular values at the smaller root, and one has two classes on a line; for another seed they
-    are only rotated. The others are zeros of the gradient found by a search from random starts.
+    The first five are constructed: four have singular values at the smaller root, and one has two classes on a line. With another seed they
+    are only rotated. The other points are zeros of the gradient, from searches that begin at random starts.
     """
     # Numbers of singular values at the smaller and at the larger root, per class.
     for smaller, larger in (((1, 0, 0), (0, 0, 0)), ((1, 1, 1), (0, 0, 0)), ((0, 1, 0), (1, 0, 1)), ((2, 0, 0), (0, 0, 1))):
         yield orthogonal_critical_point(problem, smaller, larger, generator=generator)
-    # Two classes of rank one on the line of the first class, with third class zero: the singular value is near the critical one, and the
-    # search for zeros of the gradient finds it.
+    # The first two classes have rank one on the same line, and the third class is zero. The singular value is near its critical value, and
+    # the search for zeros of the gradient finds the critical point.
     first, second, _ = orthogonal_critical_point(problem, (0, 0, 0), (1, 1, 1), generator=generator).split(problem.sizes)
     left = torch.linalg.svd(second, full_matrices=False).U[:, :1]
     line = torch.linalg.svd(first, full_matrices=False).Vh[:1]
@@ -89,12 +89,13 @@ def _others(problem: Regularised, generator: Generator, *, searches: int) -> Ite
 
 
 def _critical(problem: Regularised, X: Tensor) -> bool:
+    """Returns whether the gradient at X is zero up to rounding."""
     return float(problem.gradient(X).norm()) <= GRADIENT_RTOL * problem.penalty
 
 
 def _disorder(generator: Generator, *, of_saddles: bool) -> Evidence:
     problem = _problem()
-    points = list(_others(problem, generator, searches=0)) if of_saddles else _ends(problem, generator, 2)
+    points = list(_saddles(problem, generator, searches=0)) if of_saddles else _ends(problem, generator, 2)
     steepest = max(map(problem.steepest, points))
     critical = all(_critical(problem, X) for X in points)
     detail = {"largest eigenvalue": steepest, "points": len(points), "of them zero, whose disorder is 0 by definition": _zeros(points)}
@@ -103,7 +104,7 @@ def _disorder(generator: Generator, *, of_saddles: bool) -> Evidence:
 
 def _steepness(generator: Generator, *, of_maximisers: bool) -> Evidence:
     problem = _problem()
-    points = _ends(problem, generator, 1) if of_maximisers else list(_others(problem, generator, searches=4))
+    points = _ends(problem, generator, 1) if of_maximisers else list(_saddles(problem, generator, searches=4))
     steepness = [problem.steepest(X) for X in points]
     critical = all(_critical(problem, X) for X in points)
     detail: dict[str, float] = {"points": len(points)}
@@ -120,6 +121,7 @@ def _steepness(generator: Generator, *, of_maximisers: bool) -> Evidence:
 
 
 def _zeros(points: list[Tensor]) -> int:
+    """Returns the number of points that are zero up to rounding."""
     return sum(float(X.abs().max()) < LEVEL_ATOL for X in points)
 
 

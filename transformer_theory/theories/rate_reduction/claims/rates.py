@@ -74,7 +74,7 @@ def _spread(features: Tensor, labels: Tensor) -> tuple[float, float]:
 
 
 def _equal_moments(generator: Generator) -> Evidence:
-    """Measures the smallest factor by which ΔR satisfies a bound, for second moments from very different to equal ones."""
+    """Measures the smallest factor by which ΔR satisfies a bound, for second moments from very different to equal."""
     features, labels = equal_moments((15, 20, 40), 6, generator=generator)
     beta, change = 6 / EPS**2, _normal(generator, 6, 6)
     features = features / (beta * _spread(features, labels)[1]) ** 0.5  # βσ = 1: the two bounds are a factor of four apart
@@ -147,9 +147,9 @@ def _excess_bits(generator: Generator, *, unit: float) -> Evidence:
         features = _normal(generator, n, d) * torch.linspace(0.5, 2, d, dtype=torch.float64)
         variances = np.linalg.svd(features.numpy(), compute_uv=False)[::-1] ** 2 / n  # eigenvalues, without forming X^T X
         for share in (1.0, 0.3, 0.01):
-            eps = share * math.sqrt(d * variances[0])  # up to here each direction is coded
-            needed = 0.5 * np.log2(d * variances / eps**2).sum()
-            excess = unit * float(coding_length(features, eps=eps)) / (n + d) - needed
+            eps = share * math.sqrt(d * variances[0])  # at share 1 the last direction is just coded
+            rate_distortion = 0.5 * np.log2(d * variances / eps**2).sum()
+            excess = unit * float(coding_length(features, eps=eps)) / (n + d) - rate_distortion
             bound = eps**2 / (2 * d * math.log(2)) * (1 / variances).sum()
             slack += [excess, bound - excess]
             detail[f"excess bits, n = {n}, share {share:g}"] = float(excess)

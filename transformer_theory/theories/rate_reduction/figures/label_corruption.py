@@ -1,9 +1,9 @@
 """MCR² compared with cross-entropy under label noise: the same network, trained on handwritten digits for the same number of steps.
 
-In practice validation samples also have wrong labels, so these are corrupted at the same rate. The validation accuracy determines the
+In practice validation samples also have wrong labels, so they are corrupted at the same rate here. The validation accuracy determines the
 learning rate, the rank of the subspaces and, with early stopping, the step. Accuracy is measured with the true labels of test samples. To
-separate the effect of the loss from that of the classifier, the network trained by cross-entropy is also classified by nearest subspaces of
-its features. The null is the nearest subspace of the pixels, which needs no training.
+separate the effects of loss and classifier, the features of the network trained by cross-entropy are also classified by nearest subspaces.
+The null is the nearest subspace of the pixels, which needs no training.
 
 Source: :cite:t:`yu2020learning`.
 """
@@ -38,7 +38,7 @@ TO_THE_END, STOPPED = "trained to the end", "stopped by validation"
 LOSSES = ("rate reduction", "cross-entropy")
 PIXELS = "pixels, nearest subspace"
 METHODS = ("rate reduction, nearest subspace", "cross-entropy, largest logit", "cross-entropy, nearest subspace", PIXELS)
-TRAIN, VALIDATION = 1200, 300  # of 1797; the other 297 are test samples
+TRAIN, VALIDATION = 1200, 300  # numbers of samples; the other 297 of 1797 are test samples
 CLASSES, FEATURES, HIDDEN = 10, 64, 256
 STOPS = 8  # number of evenly spaced steps at which training may stop
 MOMENTUM, WEIGHT_DECAY, DROPS = 0.9, 5e-4, (0.4, 0.8)  # as published; the learning rate is divided by ten after these shares of the steps
@@ -61,18 +61,19 @@ class LabelCorruption(RandomExperiment):
 
     @classmethod
     def quick(cls) -> "LabelCorruption":
+        """Returns a small version: two shares of wrong labels, one seed and 16 steps."""
         return cls(ratios=(0.0, 0.4), seeds=1, steps=16, rates=(0.01,), ranks=(4,))
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Mean accuracies over the seeds with their range, and curves over the steps."""
+        """Yields mean accuracies over the seeds with their range, and arrays with accuracies by share and by step."""
         shared = {"steps": self.steps, "batch": self.batch, "ranks": self.ranks, "eps": self.eps}
-        starts = torch.randint(2**31, (self.seeds,), generator=self.generator()).tolist()
-        places = [(ratio, start) for ratio in self.ratios for start in starts]
+        seeds = torch.randint(2**31, (self.seeds,), generator=self.generator()).tolist()
+        cases = [(ratio, seed) for ratio in self.ratios for seed in seeds]
         trained = sweep(
             training_accuracies,
-            [{"loss": loss, "rate": rate, "ratio": r, "seed": s, **shared} for r, s in places for loss in LOSSES for rate in self.rates],
+            [{"loss": loss, "rate": rate, "ratio": r, "seed": s, **shared} for r, s in cases for loss in LOSSES for rate in self.rates],
         )
-        untrained = [pixel_accuracies(ratio=ratio, seed=start, ranks=self.ranks) for ratio, start in places]
+        untrained = [pixel_accuracies(ratio=ratio, seed=seed, ranks=self.ranks) for ratio, seed in cases]
         shape = (len(self.ratios), self.seeds)
         # [ratios, seeds, losses, rates, stops, classifiers (logits, then the ranks), (validation, test)]
         accuracies = np.array(trained).reshape(*shape, len(LOSSES), len(self.rates), STOPS, 1 + len(self.ranks), 2)
@@ -98,12 +99,13 @@ class LabelCorruption(RandomExperiment):
         )
 
     def _accuracies(self, stop: str, choices: dict[str, tuple[np.ndarray, np.ndarray]]) -> Iterator[Measurement]:
-        for method, (accuracies, rates) in choices.items():
-            for ratio, values, null, places in zip(self.ratios, accuracies, choices[PIXELS][0], rates):
+        """Yields the mean accuracy of each method at each share of wrong labels."""
+        for method, (accuracies, rate_indices) in choices.items():
+            for ratio, values, null, indices in zip(self.ratios, accuracies, choices[PIXELS][0], rate_indices):
                 note = f"mean over seeds, {values.min():.3f} to {values.max():.3f}"
                 if method != PIXELS:
-                    used = ", ".join(f"{self.rates[i]:g}" for i in sorted(set(places.tolist())))
-                    note += f"; learning rates chosen: {used}"
+                    best_rates = ", ".join(f"{self.rates[i]:g}" for i in sorted(set(indices.tolist())))
+                    note += f"; learning rates chosen: {best_rates}"
                 yield Measurement(
                     NAME,
                     "figure",
@@ -121,7 +123,7 @@ class LabelCorruption(RandomExperiment):
                 )
 
     def _differences(self, stop: str, choices: dict[str, tuple[np.ndarray, np.ndarray]]) -> Iterator[Measurement]:
-        """Accuracy of MCR² minus that of cross-entropy, each with its own classifier, for the same split, corruption and seed."""
+        """Yields accuracy of MCR² minus accuracy of cross-entropy, each with its classifier, for the same split, corruption and seed."""
         for ratio, values in zip(self.ratios, choices[METHODS[0]][0] - choices[METHODS[1]][0]):
             note = f"mean over seeds, {values.min():+.3f} to {values.max():+.3f}; above 0 in {int((values > 0).sum())}"
             columns = {"n": len(values), "split": "test", "setting": corruption_setting(ratio, stop), "source": MCR2, "note": note}
@@ -129,8 +131,8 @@ class LabelCorruption(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Accuracy by share of labels drawn anew, trained to the end and stopped early; accuracy by step for the largest share."""
-        lines = ((colour(NAME), "-"), (colour("scan_snap"), "-"), (colour("scan_snap"), ":"), (colour("null"), "--"))  # of METHODS
+        """Plots accuracy by share of labels drawn anew, trained to the end and stopped early; and by step for the last share."""
+        lines = ((colour(NAME), "-"), (colour("scan_snap"), "-"), (colour("scan_snap"), ":"), (colour("null"), "--"))  # one per method
         figure, panels = axes(1, 3, width=8.4, height=3.1)
         ratios = result.arrays[f"{NAME}/ratios"]
         for ax, key, title in zip(panels, ("to_the_end", "stopped"), ("Trained to the end", "Stopped by validation")):
@@ -152,23 +154,31 @@ class LabelCorruption(RandomExperiment):
 
 
 def corruption_setting(ratio: float, stop: str) -> str:
-    """The column ``setting`` of a row: how many labels are drawn anew, and when training stops."""
+    """Returns the text of the column ``setting``: the share of labels drawn anew, and the end of training."""
     return f"{ratio:g} of the labels drawn anew, {stop}"
 
 
 def chosen(accuracies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Test accuracy of the choice with the largest validation accuracy (the first of equals), and the index of its learning rate.
+    """Returns the test accuracy of the candidate with the largest validation accuracy, and the index of its learning rate.
 
-    Both are ``[ratios, seeds]``; the accuracies are ``[ratios, seeds, rates, stops, classifiers, 2]``.
+    If several candidates tie, the first one counts.
+
+    Args:
+        accuracies: validation and test accuracy, ``[ratios, seeds, rates, stops, classifiers, 2]``.
+    Returns:
+        Both ``[ratios, seeds]``.
     """
-    flat = accuracies.reshape(*accuracies.shape[:2], -1, 2)
+    flat = accuracies.reshape(*accuracies.shape[:2], -1, 2)  # [ratios, seeds, candidates, 2]
     best = flat[..., 0].argmax(-1)
-    # The learning rate is the slowest of the flattened indices.
+    # A candidate has the number (rate * stops + stop) * classifiers + classifier, so the quotient is the index of the rate.
     return np.take_along_axis(flat[..., 1], best[..., None], -1)[..., 0], best // np.prod(accuracies.shape[3:5])
 
 
 def by_step(accuracies: np.ndarray) -> np.ndarray:
-    """Test accuracy at each stop, ``[ratios, seeds, stops]``, for the rate and classifier that validation chooses at the last stop."""
+    """Returns the test accuracy at each stop, ``[ratios, seeds, stops]``, for the rate and classifier that are best at the last stop.
+
+    The validation accuracy determines the best rate and classifier; ``accuracies`` are as for :func:`chosen`.
+    """
     ratios, seeds, rates, stops, classifiers, _ = accuracies.shape
     flat = accuracies.transpose(0, 1, 2, 4, 3, 5).reshape(ratios, seeds, rates * classifiers, stops, 2)
     best = flat[..., -1, 0].argmax(-1)
@@ -178,9 +188,9 @@ def by_step(accuracies: np.ndarray) -> np.ndarray:
 def training_accuracies(
     *, loss: str, rate: float, ratio: float, seed: int, steps: int, batch: int, ranks: tuple[int, ...], eps: float
 ) -> list[list[tuple[float, float]]]:
-    """Trains one network: ``(validation, test)`` accuracy by logits, then by subspaces of each rank, at each stop."""
+    """Trains one network; returns, per stop, ``(validation, test)`` accuracy by logits, then by subspaces of each rank."""
     (x, y), (validation, noisy), (unseen, truth), generator = samples(ratio, seed)
-    x, rest = x.float(), torch.cat([validation, unseen]).float()
+    x, held_out = x.float(), torch.cat([validation, unseen]).float()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         body = _body()
@@ -199,9 +209,9 @@ def training_accuracies(
         return 0.1 ** sum(state.step >= milestone for milestone in milestones)
 
     def evaluate(step: int, network: nn.Module) -> None:
-        features, others = body(x), body(rest)
-        classes = [head(others).argmax(1), *(nearest_subspace(features, y, others, rank=rank) for rank in ranks)]
-        accuracies.append([_accuracies(each, noisy, truth) for each in classes])
+        train_features, features = body(x), body(held_out)
+        predictions = [head(features).argmax(1), *(nearest_subspace(train_features, y, features, rank=rank) for rank in ranks)]
+        accuracies.append([_accuracies(classes, noisy, truth) for classes in predictions])
 
     task = StreamTask(loss_of, lambda draws: permuted(len(x), batch, draws))
     stops = at_steps(_stops(steps), evaluate, limit=steps)
@@ -210,17 +220,17 @@ def training_accuracies(
 
 
 def pixel_accuracies(*, ratio: float, seed: int, ranks: tuple[int, ...]) -> list[tuple[float, float]]:
-    """``(validation, test)`` accuracy of nearest subspaces of the pixels, for each rank."""
+    """Returns ``(validation, test)`` accuracy of nearest subspaces of the pixels, for each rank."""
     (x, y), (validation, noisy), (unseen, truth), _ = samples(ratio, seed)
-    others = torch.cat([validation, unseen])
-    return [_accuracies(nearest_subspace(unit_norm(x), y, others, rank=rank), noisy, truth) for rank in ranks]
+    held_out = torch.cat([validation, unseen])
+    return [_accuracies(nearest_subspace(unit_norm(x), y, held_out, rank=rank), noisy, truth) for rank in ranks]
 
 
 Samples = tuple[Tensor, Tensor]
 
 
 def samples(ratio: float, seed: int) -> tuple[Samples, Samples, Samples, torch.Generator]:
-    """Pixels ``[n, 64]`` and labels ``[n]`` for training, validation (both corrupted) and test, and the generator for all further draws."""
+    """Returns pixels ``[n, 64]`` and labels ``[n]`` for training, validation (both corrupted) and test, and the generator afterwards."""
     generator = torch.Generator().manual_seed(seed)
     images, labels = digit_images()
     order = torch.randperm(len(labels), generator=generator)
@@ -233,7 +243,7 @@ def samples(ratio: float, seed: int) -> tuple[Samples, Samples, Samples, torch.G
 
 
 def _body() -> nn.Sequential:
-    """The network for both losses, pixels ``[n, 64]`` to features ``[n, 64]``, which hold ten orthogonal subspaces of six dimensions."""
+    """Returns the network for both losses: pixels ``[n, 64]`` to features ``[n, 64]``, wide enough for ten subspaces of rank six."""
     layers, width = [], FEATURES
     for _ in range(2):
         layers += [nn.Linear(width, HIDDEN), nn.BatchNorm1d(HIDDEN), nn.ReLU()]
@@ -242,9 +252,11 @@ def _body() -> nn.Sequential:
 
 
 def _stops(steps: int) -> list[int]:
+    """Returns the steps, evenly spaced, at which training may stop."""
     return [round(steps * (i + 1) / STOPS) for i in range(STOPS)]
 
 
 def _accuracies(classes: Tensor, noisy: Tensor, truth: Tensor) -> tuple[float, float]:
+    """Returns the accuracy of predicted classes on validation samples with labels ``noisy``, and on test samples with labels ``truth``."""
     hits = classes == torch.cat([noisy, truth])
     return float(hits[: len(noisy)].double().mean()), float(hits[len(noisy) :].double().mean())

@@ -23,10 +23,10 @@ from ..spheres import OnSpheres, on_lines
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SIZES, RANKS, DIM = (20, 20, 20), (4, 4, 4), 12  # of the constrained problem
-SMALL_SIZES, SMALL_DIM = (3, 4, 4), 4  # of the other two problems: X has 44 entries
-GRADIENT_RTOL = 1e-9  # largest gradient of a critical point, in the problem's unit
-LEVEL_ATOL = 1e-6  # largest Hessian eigenvalue that counts as no direction of ascent, in the same unit; also the accepted disorder
+SIZES, RANKS, DIM = (20, 20, 20), (4, 4, 4), 12  # sizes of the constrained problem
+SMALL_SIZES, SMALL_DIM = (3, 4, 4), 4  # sizes of the other two problems: X has 44 entries
+GRADIENT_RTOL = 1e-9  # largest gradient of a critical point, in units of the problem
+LEVEL_ATOL = 1e-6  # a larger Hessian eigenvalue, in the same units, is a direction of ascent; also the largest accepted disorder
 CONSTRAINED, PENALTY, SPHERES = "constrained scale and rank", "penalty", "spheres"
 KINDS = (  # label, marker and colour of each kind of critical point, in the order of their numbers in the arrays
     ("end of an ascent", "o", "rate_reduction"),
@@ -39,12 +39,12 @@ STEEPNESS = "smallest of the largest Hessian eigenvalues at all other critical p
 
 @dataclass(frozen=True)
 class Landscape(RandomExperiment):
-    """Where random starts end: every maximiser has orthogonal classes with flat spectra, but only the best maximisers keep all dimensions.
+    """End points of random starts: every maximiser has orthogonal classes with flat spectra, but only the best ones keep all dimensions.
 
     The first problem has the constraint on the scale: three classes of 20 samples with rank at most 4 in 12 dimensions. The second replaces
     the constraint by a penalty and has 11 samples in 4 dimensions, few enough to classify every critical point by all eigenvalues of its
-    Hessian. Its points are the ends of ascents, zeros of the gradient found by a search that may also converge to saddles, and constructed
-    saddles. The third is as small as the second but has the constraint; its Hessian is taken along the spheres.
+    Hessian. Its points are the ends of ascents, constructed saddles, and zeros of the gradient from a search that may also converge to
+    saddles. The third problem is as small as the second but has the constraint; its Hessian is taken along the spheres.
     """
 
     starts: int = setting(100, ge=1, help="random starts: ascents of the first problem; ascents and searches of the others")
@@ -56,16 +56,18 @@ class Landscape(RandomExperiment):
 
     @classmethod
     def quick(cls) -> "Landscape":
+        """Returns a small version: two starts."""
         return cls(starts=2)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Values reached, and value, disorder and largest eigenvalue of every critical point."""
+        """Yields rows with shares and extremes; arrays with the values reached, and value, disorder and eigenvalue of critical points."""
         generator = self.generator()
         yield from self._constrained(generator)
         yield from self._regularised(generator)
         yield from self._on_spheres(generator)
 
     def _constrained(self, generator: torch.Generator) -> Iterator[Measurement | Arrays]:
+        """Yields the values that ascents reach under the constraint."""
         best = optimum(SIZES, DIM, eps=self.eps, budget=RANKS).value
         reached = []
         for _ in range(self.starts):
@@ -79,6 +81,7 @@ class Landscape(RandomExperiment):
         yield Arrays({f"{NAME}/reached": values.sort().values.numpy(), f"{NAME}/closed_form": torch.tensor(best).numpy()})
 
     def _regularised(self, generator: torch.Generator) -> Iterator[Measurement | Arrays]:
+        """Yields the numbers and the shape of the critical points of the problem with a penalty."""
         problem = Regularised(SMALL_SIZES, SMALL_DIM, self.eps, self.share * largest_penalty(SMALL_SIZES, SMALL_DIM, eps=self.eps))
         ascents, searches, constructed = [], [], []
         typical = (SMALL_DIM * self.eps**2) ** 0.5  # entries of X at which αS is about d² I; starts vary around it by a factor of 10
@@ -115,7 +118,7 @@ class Landscape(RandomExperiment):
             )
 
     def _on_spheres(self, generator: torch.Generator) -> Iterator[Measurement]:
-        """The same two quantities under the constraint on the scale. No paper states them, so the rows have no source and no prediction."""
+        """Yields disorder and steepness under the constraint on the scale, without source and prediction: no paper states them."""
         problem = OnSpheres(SMALL_SIZES, SMALL_DIM, self.eps)
         shape = (sum(SMALL_SIZES), SMALL_DIM)
         starts = [problem.project(torch.randn(shape, dtype=torch.float64, generator=generator)) for _ in range(self.starts)]
@@ -129,8 +132,10 @@ class Landscape(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Left: sorted rate reductions that the starts reach, with the optimum. Right: value and largest Hessian eigenvalue of the critical
-        points of the problem with a penalty. The eigenvalue is zero at maximisers, positive at saddles, and negative at X = 0."""
+        """Plots the sorted rate reductions of the starts with the optimum, and the critical points of the problem with a penalty.
+
+        The right panel shows value and largest Hessian eigenvalue: zero at maximisers, positive at saddles, and negative at X = 0.
+        """
         figure, (left, right) = axes(1, 2, width=7.4, height=2.8)
         values = result.arrays[f"{NAME}/reached"]
         line(left, range(1, len(values) + 1), values, name=NAME, marker=".", linestyle="none")

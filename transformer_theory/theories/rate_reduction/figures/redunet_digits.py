@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BATCH = 100
-REDUCTIONS = {  # quantity of one split -> source
+REDUCTIONS = {  # quantity of one split, in nats -> source
     "rate reduction before ReduNet": MCR2,
     "rate reduction after one layer": REDUNET,
     "rate reduction after ReduNet": REDUNET,
     "rate reduction after ReduNet of permuted labels": REDUNET,
 }
-SHARES = {
+SHARES = {  # quantity of one split, a share -> source
     "share of the optimum after ReduNet": MCR2,
     LAYERS_RAISE: REDUNET,
     "accuracy of the nearest subspace before ReduNet": MCR2,
@@ -48,7 +48,7 @@ SHARES = {
 
 @dataclass(frozen=True)
 class ReduNetOnSplits(RandomExperiment):
-    """ReduNet on random splits of a data set: the common part of the experiments on digits and on iris."""
+    """ReduNet on random splits of a data set, the base of the experiments on digits and on iris."""
 
     splits: int = setting(5, ge=1, help="random splits into training samples and unseen samples")
     training: int = setting(1300, ge=100, help="training samples; the rest are unseen")
@@ -65,7 +65,7 @@ class ReduNetOnSplits(RandomExperiment):
         """Yields means over the splits, and curves and cosines of the first split.
 
         Raises:
-            ValueError: no sample is left for the test.
+            ValueError: all samples are training samples.
         """
         features, labels = self.data()
         if self.training >= len(labels):
@@ -135,23 +135,25 @@ class ReduNetOnSplits(RandomExperiment):
 
 @dataclass(frozen=True)
 class ReduNetDigits(ReduNetOnSplits):
-    """ReduNet on 8 x 8 handwritten digits, and the same network with fewer layers, which is also trained by back-propagation.
+    """ReduNet on 8 x 8 handwritten digits, and a network of fewer layers that is also trained by back-propagation.
 
-    Permuted labels are the null: the ascent reaches nearly as large a rate reduction with them, but learns nothing.
+    Permuted labels are the null: with them the ascent reaches nearly the same rate reduction but learns nothing.
     """
 
     short: int = setting(5, ge=1, help="layers of the network for back-propagation")
-    epochs: int = setting(10, ge=1, help="epochs of its stochastic gradient descent, in batches of 100")
-    rate: float = setting(1e-3, gt=0, le=1.0, help="its learning rate, momentum 0.9")
+    epochs: int = setting(10, ge=1, help="epochs of back-propagation, in batches of 100")
+    rate: float = setting(1e-3, gt=0, le=1.0, help="learning rate of back-propagation; the momentum is 0.9")
 
     name = "rate_reduction.redunet_digits"
     sources = (REDUNET,)
 
     @classmethod
     def quick(cls) -> "ReduNetDigits":
+        """Returns a small version: one split, 20 layers and one epoch."""
         return cls(splits=1, layers=20, epochs=1)
 
     def data(self) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"]]:
+        """Returns the pixels ``[1797, 64]``, scaled to norm 1, and the digits ``[1797]``."""
         images, labels = digit_images()
         return unit_norm(images.flatten(1)), labels
 
@@ -186,7 +188,7 @@ class ReduNetDigits(ReduNetOnSplits):
 
 @lru_cache(maxsize=1)
 def digit_images() -> tuple[Float[Tensor, "n 1 8 8"], Int[Tensor, " n"]]:
-    """Returns the 1797 images and their labels, which callers must not change in place."""
+    """Returns the 1797 images and their labels. They are cached, so callers must not change them in place."""
     data = digits(words=2)
     return cast(Tensor, data.images), cast(Tensor, data.labels)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 OPTIMUM = "optimum of the rate reduction"
 REFERENCE_LAYERS = 300
-REFERENCE = {2: 0.875, 3: 1.879}  # d -> ΔR after 300 layers of an independent computation with other noise
+REFERENCE = {2: 0.875, 3: 1.879}  # d -> ΔR after 300 layers, computed independently with other noise
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,11 @@ class ReduNetGaussians(RandomExperiment):
 
     @classmethod
     def quick(cls) -> "ReduNetGaussians":
+        """Returns a small version: 300 layers."""
         return cls(layers=300)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
+        """Yields rows with ΔR, cosines and accuracy per dimension; arrays with ΔR by layer and the unseen samples in the plane."""
         generator = self.generator()
         for dim in (2, 3):
             train, labels = gaussian_toy(dim, self.per_class, noise=self.noise, generator=generator)

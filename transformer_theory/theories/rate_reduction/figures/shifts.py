@@ -34,8 +34,8 @@ class Shifts(RandomExperiment):
     """Two networks for digits on a torus, built at one position and tested after every cyclic shift.
 
     The shift-invariant network predicts the same class at each of the 64 positions, because its features move with the image. The network
-    on pixels is built for one position. Both use the same digits without shifted copies. "Balanced" is the shift-invariant network with the
-    smallest ``γ_j ||x C_j||`` as criterion, instead of the published ``||x C_j||``.
+    on pixels is built for one position. Both use the same digits without shifted copies. "Balanced" means that the shift-invariant network
+    predicts by the smallest ``γ_j ||x C_j||`` instead of the published ``||x C_j||``.
     """
 
     training: int = setting(1300, ge=20, le=1700, help="training samples of 1797; the rest are unseen")
@@ -51,6 +51,7 @@ class Shifts(RandomExperiment):
 
     @classmethod
     def quick(cls) -> "Shifts":
+        """Returns a small version: 100 training samples, four filters and two layers."""
         return cls(training=100, channels=4, size=3, layers=2, unseen=20)
 
     def measure(self) -> Iterator[Measurement | Arrays]:

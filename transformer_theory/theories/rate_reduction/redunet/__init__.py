@@ -1,4 +1,4 @@
-"""ReduNet, the network whose layers ascend the rate reduction, for vectors and for cyclic grids whose classes are invariant to shifts.
+"""ReduNet, a network of gradient steps on the rate reduction: for vectors, and for samples on cyclic grids with shift-invariant classes.
 
 Source: :cite:t:`chan2022redunet`.
 """

@@ -13,7 +13,7 @@ features. With :math:`X = \sum_i s_i u_i v_i^\top`, :math:`a_i = \sqrt\alpha s_i
 :math:`u_i v_p^\top` and :math:`u_p v_i^\top` has the eigenvalues :math:`\alpha (1 \pm a_i a_p) / ((1 + a_i^2)(1 + a_p^2))`. As
 :math:`(1 + a_i^2)(1 + a_p^2) \ge (1 + a_i a_p)^2`, they lie in :math:`[-\alpha/8, \alpha]`. The same holds for the share of each class in
 :math:`R^c`, since :math:`\gamma_j \alpha_j = \alpha`. Hence :math:`\nabla^2 \Delta R \succeq -\tfrac98 \alpha`. On the unit sphere
-:math:`x^+ \propto x + \eta g` maximises :math:`\langle g, x^+ - x\rangle - \tfrac1{2\eta}\|x^+ - x\|^2`, which is 0 at :math:`x^+ = x`, so
+:math:`x^+ \propto x + \eta g` maximises :math:`\langle g, x^+ - x\rangle - \tfrac1{2\eta}\|x^+ - x\|^2`. This is 0 at :math:`x^+ = x`, so
 
 .. math::
     \Delta R(X^+) \ge \Delta R(X) + \langle g, X^+ - X\rangle - \tfrac{9\alpha}{16} \|X^+ - X\|^2 \ge \Delta R(X)
@@ -43,8 +43,8 @@ def guaranteed_step(n: int, dim: int, *, eps: float) -> float:
     r"""Returns the step :math:`8 n \epsilon^2 / (9 d)` up to which no layer lowers the rate reduction of its training features.
 
     Args:
-        n: training samples.
-        dim: d, or the channels of the shift-invariant network.
+        n: number of training samples.
+        dim: dimension d, or the number of channels of the shift-invariant network.
         eps: distortion; squared inside.
     Raises:
         ValueError: n or dim is below 1, or eps is not positive.
@@ -57,7 +57,7 @@ def guaranteed_step(n: int, dim: int, *, eps: float) -> float:
 def operators(
     moments: Inexact[Tensor, "k *frequencies d d"], sizes: Int[Tensor, " k"], *, eps: float
 ) -> tuple[Inexact[Tensor, "k+1 *frequencies d d"], Float[Tensor, "k+1 *frequencies"]]:
-    r"""Computes E, the C_j and the rates of the features; one Cholesky factorisation of each matrix gives both.
+    r"""Computes E, the C_j and the rates of the features. One Cholesky factorisation per matrix gives its operator and its rate.
 
     Args:
         moments: :math:`S_j = X_j^\top X_j` (real symmetric or Hermitian), ``[k, *frequencies, d, d]``.
@@ -104,16 +104,16 @@ def grow(
 ) -> Growth:
     r"""Alternates between computing the operators of the features and moving the features along the gradient of ΔR.
 
-    Training samples use the operators of their own class. The last operators are computed from the final features and do not move them.
+    Training samples use the operators of their class. The last operators are computed from the final features and do not move them.
 
     Args:
         rows: features of norm 1, sorted by class.
-        sizes: n_j, each >= 1, ``[k]``.
-        steps: L >= 0.
+        sizes: number n_j >= 1 of samples of each class, ``[k]``.
+        steps: number L >= 0 of steps.
         eps: distortion ε; squared inside.
-        step: η.
-        unit_norm: scales features to norm 1.
-        total: sum of rates over frequencies, from ``[k + 1, *frequencies]`` to ``[k + 1]``.
+        step: step size η.
+        unit_norm: function that scales features to norm 1.
+        total: function that sums rates over frequencies, from ``[k + 1, *frequencies]`` to ``[k + 1]``.
     Raises:
         ValueError: eps is so small that the identity is lost to rounding.
     """
@@ -129,7 +129,7 @@ def grow(
         layer_operators, rates = _operators(rows, sizes, lengths, eps)
         layers.append(layer_operators)
         curve.append(rates)
-    totals = torch.stack([total(each) for each in curve])
+    totals = torch.stack([total(layer_rates) for layer_rates in curve])
     return Growth(tuple(layers), shares, torch.stack([totals[:, 0], totals[:, 1:] @ shares], 1), rows)
 
 
@@ -162,11 +162,11 @@ class Constructed(ABC):
 
     @property
     def reductions(self) -> Float[Tensor, " depth"]:
-        """ΔR before each layer and at the end, nats per sample (per shifted sample, where shifts count as samples)."""
+        """ΔR before each layer and at the end, in nats per sample (per shifted sample, if shifts count as samples)."""
         return self.rates[:, 0] - self.rates[:, 1]
 
     def predict(self, transformed: Float[Tensor, "n *sample"]) -> Int[Tensor, " n"]:
-        """Predicts the class of transformed samples, the j with the smallest ``||x C_j||`` in the last layer."""
+        """Predicts the class j of transformed samples with the smallest ``||x C_j||`` in the last layer."""
         return self.distances(transformed).argmin(-1)
 
     def predict_balanced(self, transformed: Float[Tensor, "n *sample"]) -> Int[Tensor, " n"]:
@@ -189,10 +189,10 @@ def class_sizes(labels: Int[Tensor, " n"], count: int) -> Int[Tensor, " k"]:
         ValueError: labels are not integers or are negative, their number is not ``count``, or a class has no sample.
     """
     if labels.ndim != 1 or len(labels) != count:
-        raise ValueError(f"labels must hold one for each sample, [{count}], got {list(labels.shape)}")
+        raise ValueError(f"labels must hold one label per sample, [{count}], got {list(labels.shape)}")
     check_integers(labels)
     if not count:
-        raise ValueError("labels must name at least one class, got none")
+        raise ValueError("labels must name at least one class, got no labels")
     present, sizes = labels.unique(return_counts=True)  # bincount would allocate up to the largest label, which may be any number
     if not torch.equal(present, torch.arange(len(present), dtype=present.dtype, device=present.device)):
         absent = (present != torch.arange(len(present), device=present.device)).nonzero()

@@ -1,4 +1,4 @@
-r"""ReduNet for signals and images whose class does not depend on position. All cyclic shifts of a sample count as samples.
+r"""ReduNet for signals and images with classes that do not depend on position. All cyclic shifts of a sample count as samples.
 
 A sample has c channels on a cyclic grid of :math:`T` places (a ring, a torus). This network *is* the ReduNet of :mod:`.vector` built from
 all :math:`nT` shifted samples as vectors in :math:`R^{cT}`. Their second moment is block circulant, so the Fourier transform over the grid
@@ -13,15 +13,15 @@ splits it into T Hermitian blocks of c x c, and no matrix of size :math:`cT` is 
 
 with one norm for the whole sample (Parseval: :math:`\|x\|^2 = \frac1T\sum_\omega\|v(\omega)\|^2`). Every layer commutes with shifts:
 the features of a shifted sample are the shifted features, and its distances :math:`\|xC_j\|` and predicted class do not change. E and the
-C_j are convolutions. Rates are those of the shifted samples as vectors, in nats; some texts divide them by T. The grid may have any
-number of axes; half the frequencies suffice for real samples.
+C_j are convolutions. Rates refer to the shifted samples as vectors, in nats; some texts divide them by T. The grid may have any number of
+axes. Real samples need only half the frequencies.
 
 Two liftings give an image many channels on a cyclic grid:
 
-* :func:`lift`: rectified cyclic convolutions :math:`\max(0, w_k \circledast x)` with random filters. The rectifier is necessary:
-  without it, for one input channel, the channels of all samples at frequency ω are multiples of one vector,
-  :math:`v(\omega) = \hat x(\omega)\, \hat w(\omega)`, so that no operator between channels could separate the classes.
-* :func:`polar`: samples on rings around the image's centre. The rings are the channels, and a rotation is a cyclic shift over angles.
+* :func:`lift`: rectified cyclic convolutions :math:`\max(0, w_k \circledast x)` with random filters. The rectifier is necessary. Without
+  it, for one input channel, the channels of all samples at frequency ω would be multiples of one vector,
+  :math:`v(\omega) = \hat x(\omega)\, \hat w(\omega)`, and no operator between channels could separate the classes.
+* :func:`polar`: samples on rings around the centre of the image. The rings are the channels, and a rotation is a cyclic shift over angles.
 
 ``lift`` commutes with cyclic shifts, and ``polar`` maps a quarter turn of the image to a shift by a quarter; both hold to rounding.
 
@@ -45,7 +45,7 @@ class Spectrum:
 
     Attributes:
         grid: places along each axis.
-        weights: number of frequencies that each stored one represents, ``[f]``: itself, and its mirror image unless that is stored too.
+        weights: number of frequencies that each stored frequency represents, ``[f]``: 1, or 2 if its mirror image is not stored.
     """
 
     grid: tuple[int, ...]
@@ -53,6 +53,7 @@ class Spectrum:
 
     @classmethod
     def of(cls, samples: Float[Tensor, "n c *grid"]) -> "Spectrum":
+        """Returns the spectrum for the grid, dtype and device of the samples."""
         # rfftn stores frequencies 0 to floor(t / 2) of the last axis. All but 0 and, for even t, t / 2 have a mirror image that it omits.
         grid = tuple(samples.shape[2:])
         last = torch.full((grid[-1] // 2 + 1,), 2.0, dtype=samples.dtype, device=samples.device)
@@ -105,7 +106,7 @@ class SpectralLayer:
         return spectrum.norms(rows @ self.compressions).mT
 
     def advance(self, rows: Complex[Tensor, "f n c"], spectrum: Spectrum, *, step: float, sharpness: float) -> Complex[Tensor, "f n c"]:
-        """Passes samples without labels through this layer, with estimated memberships; returns norm 1."""
+        """Passes samples without labels through this layer, with estimated memberships; returns samples of norm 1."""
         compressed = rows @ self.compressions
         # The memberships depend on norms of whole samples, which shifts preserve, so the layer commutes with shifts.
         estimated = self.shares * torch.softmax(-sharpness * spectrum.norms(compressed).mT, dim=-1)
@@ -128,9 +129,9 @@ class ShiftInvariantReduNet(Constructed):
         """Passes new samples through all layers, with estimated memberships; commutes with cyclic shifts.
 
         Args:
-            samples: samples, ``[n, c, *grid]``; normalised first.
+            samples: new samples, ``[n, c, *grid]``; normalised first.
         Returns:
-            Transformed samples, ``[n, c, *grid]``, norms 1.
+            Transformed samples of norm 1, ``[n, c, *grid]``.
         Raises:
             ValueError: channels, grid or dtype differ from the network's, or a sample is zero or not finite.
         """
@@ -140,8 +141,8 @@ class ShiftInvariantReduNet(Constructed):
         same_dtype(samples=samples, network=self.features)
         check_samples(samples)
         rows = self.spectrum.unit_norm(self.spectrum.forward(samples))
-        for each in self.layers[:-1]:
-            rows = each.advance(rows, self.spectrum, step=self.step, sharpness=self.sharpness)
+        for layer in self.layers[:-1]:
+            rows = layer.advance(rows, self.spectrum, step=self.step, sharpness=self.sharpness)
         return self.spectrum.backward(rows)
 
     def distances(self, transformed: Float[Tensor, "n c *grid"]) -> Float[Tensor, "n k"]:
@@ -192,7 +193,8 @@ def random_filters(
     Args:
         channels: number of filters.
         inputs: channels of the samples to which they are applied.
-        size: places along each axis.
+        size: number of places along each axis.
+        generator: random generator of the filters.
     Raises:
         ValueError: a number is below 1, or there is no axis.
     """
@@ -207,8 +209,8 @@ def lift(samples: Float[Tensor, "n c *grid"], filters: Float[Tensor, "channels c
     r"""Computes rectified cyclic convolutions, :math:`\max(0, \sum_c w_{kc} \circledast x_c)`.
 
     Args:
-        samples: samples, ``[n, c, *grid]``, with the dtype of the filters.
-        filters: filters, ``[channels, c, *size]``, no larger than the grid.
+        samples: samples with the dtype of the filters, ``[n, c, *grid]``.
+        filters: filters that are no larger than the grid, ``[channels, c, *size]``.
     Returns:
         Samples with more channels, ``[n, channels, *grid]``, >= 0.
     Raises:
@@ -233,19 +235,19 @@ def polar(images: Float[Tensor, "n c h w"], *, rings: int, angles: int) -> Float
     Args:
         images: images, ``[n, c, h, w]``.
         rings: number of radii, evenly spaced up to the nearest edge.
-        angles: number of places on each ring. A rotation by :math:`2\pi s/` ``angles`` is approximately a shift by s; it is exactly one
-            for quarter turns of square images if 4 divides ``angles``.
+        angles: number of places on each ring. A rotation by :math:`2\pi s/` ``angles`` is approximately a shift by s, and exactly a shift
+            by s for quarter turns of square images if 4 divides ``angles``.
     Returns:
         Samples ``[n, rings * c, angles]``, ring by ring within each channel.
     Raises:
-        ValueError: images are not [n, c, h, w], or rings or angles is below 1.
+        ValueError: images are not ``[n, c, h, w]``, or rings or angles is below 1.
     """
     if images.ndim != 4 or 0 in images.shape:
         raise ValueError(f"images must have shape [n, c, h, w], no side empty, got {list(images.shape)}; add a channel axis")
     if min(rings, angles) < 1:
         raise ValueError(f"rings and angles must be at least 1, got {rings} and {angles}")
     height, width = images.shape[2:]
-    radius = min(height, width) / 2 * (torch.arange(rings, dtype=images.dtype) + 0.5) / rings  # in pixels
+    radius = min(height, width) / 2 * (torch.arange(rings, dtype=images.dtype) + 0.5) / rings  # radii in pixels
     turn = 2 * math.pi * torch.arange(angles, dtype=images.dtype) / angles
     across, down = radius[:, None] * turn.cos(), radius[:, None] * turn.sin()
     # grid_sample expects coordinates (x, y) in [-1, 1] from edge to edge.

@@ -1,4 +1,4 @@
-r"""ReduNet: a network whose layers are gradient steps on the rate reduction, built forward from data without back-propagation.
+r"""ReduNet: a network of gradient steps on the rate reduction, built layer by layer from data without back-propagation.
 
 With rows :math:`x`, :math:`S = X^\top X`, :math:`S_j = X_j^\top X_j`, :math:`\gamma_j = n_j/n`, the gradient of ΔR is
 
@@ -65,10 +65,10 @@ class Layer:
 
 @converted(floats=("features",), int64=("labels",))
 def layer(features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], *, eps: float) -> Layer:
-    """Returns the layer of these features: their operators E and C_j.
+    """Computes the layer of these features: their operators E and C_j.
 
     Args:
-        features: features, ``[n, d]``.
+        features: features of the training samples, ``[n, d]``.
         labels: classes, ``[n]``, each of 0..k-1 at least once.
         eps: distortion; squared inside.
     Raises:
@@ -86,7 +86,7 @@ def _grow(rows: Tensor, sizes: Tensor, *, steps: int, eps: float, step: float) -
 
 
 def _layers(growth: Growth) -> tuple[Layer, ...]:
-    return tuple(Layer(both[0], both[1:], growth.shares) for both in growth.operators)
+    return tuple(Layer(operators[0], operators[1:], growth.shares) for operators in growth.operators)
 
 
 @dataclass(frozen=True)
@@ -98,17 +98,17 @@ class ReduNet(Constructed):
         """Passes new samples through all layers, with estimated memberships.
 
         Args:
-            features: samples, ``[n, d]``; normalised first.
+            features: new samples, ``[n, d]``; normalised first.
         Returns:
-            Transformed samples, ``[n, d]``, norms 1.
+            Transformed samples of norm 1, ``[n, d]``.
         Raises:
             ValueError: width or dtype differ from the network's, or a sample is zero or not finite.
         """
         self._check(features)
         check_samples(features)
         rows = unit_norm(features)
-        for each in self.layers[:-1]:
-            rows = each.advance(rows, step=self.step, sharpness=self.sharpness)
+        for layer in self.layers[:-1]:
+            rows = layer.advance(rows, step=self.step, sharpness=self.sharpness)
         return rows
 
     @converted(floats=("transformed",))
@@ -139,13 +139,13 @@ class TrainableReduNet(nn.Module):
 
     def __init__(self, net: ReduNet):
         super().__init__()
-        self.expansions = nn.Parameter(torch.stack([each.expansion for each in net.layers[:-1]]))
-        self.compressions = nn.Parameter(torch.stack([each.compressions for each in net.layers]))
+        self.expansions = nn.Parameter(torch.stack([layer.expansion for layer in net.layers[:-1]]))
+        self.compressions = nn.Parameter(torch.stack([layer.compressions for layer in net.layers]))
         self.register_buffer("shares", net.layers[0].shares.clone())
         self.step, self.sharpness = net.step, net.sharpness
 
     def transform(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """Passes samples ``[n, d]`` through all layers; returns norms 1."""
+        """Passes samples ``[n, d]`` through all layers; returns features of norm 1."""
         rows = unit_norm(features)
         for expansion, compressions in zip(self.expansions, self.compressions):
             rows = Layer(expansion, compressions, self.shares).advance(rows, step=self.step, sharpness=self.sharpness)
@@ -167,8 +167,8 @@ def construct(
         labels: classes, ``[n]``, each of 0..k-1 at least once.
         layers: L, number of gradient steps.
         eps: distortion ε; squared inside.
-        step: step size η. Up to :func:`.guaranteed_step` no layer lowers ΔR. A longer step may raise ΔR of the training samples, whose
-            labels are known, and yet scatter new samples, whose memberships are estimated.
+        step: step size η. Up to :func:`.guaranteed_step` no layer lowers ΔR. A longer step may raise ΔR of the training samples, which have
+            labels, but scatter new samples, which have only estimated memberships.
         sharpness: λ of the softmax for new samples.
     Raises:
         ValueError: a feature is zero or not finite, labels omit a class or differ in number from the features, layers is below 1, eps,

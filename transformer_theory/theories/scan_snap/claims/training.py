@@ -60,8 +60,8 @@ def _drift(generator: Generator, optimiser: Optimiser) -> Evidence:
     return Evidence(max(drift.values()), 1e-12, "<=", detail=drift)
 
 
-def _share(of_sums: Tensor, of_entries: Tensor) -> float:
-    return float(of_sums.abs().max() / of_entries.abs().max())
+def _share(sum_changes: Tensor, entry_changes: Tensor) -> float:
+    return float(sum_changes.abs().max() / entry_changes.abs().max())
 
 
 def _two_tokens(generator: Generator) -> SequenceClasses:

@@ -49,19 +49,19 @@ class Layout:
         """Returns the layout with the cheapest products: with few classes all tokens count as shared."""
         if classes.classes > MAX_CLASSES_SHARED:
             return cls.by_class(classes)
-        every = torch.arange(classes.tokens)
-        return cls(every, every, classes.conditional, classes.query, shared=classes.tokens, width=0)
+        identity = torch.arange(classes.tokens)
+        return cls(identity, identity, classes.conditional, classes.query, shared=classes.tokens, width=0)
 
     @classmethod
     def by_class(cls, classes: SequenceClasses) -> "Layout":
         """Returns the layout that separates each class's distinct tokens."""
-        own = classes.distinct()
-        shared = (~own.any(0)).nonzero()[:, 0]
-        width = int(own.sum(1).max())
+        distinct = classes.distinct()
+        shared = (~distinct.any(0)).nonzero()[:, 0]
+        width = int(distinct.sum(1).max())
         # nonzero lists the own tokens class by class, in the order in which the filled places are assigned.
         own_tokens = torch.zeros(classes.classes, width, dtype=torch.long)
-        filled = torch.arange(width) < own.sum(1, keepdim=True)
-        own_tokens[filled] = own.nonzero()[:, 1]
+        filled = torch.arange(width) < distinct.sum(1, keepdim=True)
+        own_tokens[filled] = distinct.nonzero()[:, 1]
         order = torch.cat([shared, own_tokens.ravel()])
         # Invert the order. Padded places are omitted, because they would overwrite the place of token 0.
         is_filled = torch.cat([torch.ones_like(shared, dtype=torch.bool), filled.ravel()])
@@ -102,8 +102,8 @@ class GroupedBatch:
         """Expands the counts to rows over all S tokens."""
         layout = self.layout
         R, B, _ = self.counts.shape
-        own = self.target[..., None] * layout.width + layout.shared + torch.arange(layout.width)  # places of the class's own tokens
-        places = torch.cat([torch.arange(layout.shared).expand(R, B, -1), own], -1)
+        own_places = self.target[..., None] * layout.width + layout.shared + torch.arange(layout.width)  # [runs, batch, width]
+        places = torch.cat([torch.arange(layout.shared).expand(R, B, -1), own_places], -1)
         return self.counts.new_zeros(R, B, len(layout.order)).scatter_(-1, places, self.counts)[..., layout.place]
 
     def descent(self, weights: Weights) -> Descent:
@@ -115,22 +115,22 @@ class GroupedBatch:
         R, K, C = len(Y), len(layout.query), Y.shape[-1]
         row = self.target + K * torch.arange(R)[:, None]  # number of the pair (run, class)
         f = self._features(Z, row)
-        shared, own = f[..., : layout.shared], f[..., layout.shared :]
+        shared_f, own_f = f[..., : layout.shared], f[..., layout.shared :]
         # f Y in two parts: the shared tokens in one product, the own tokens in one block per (run, class).
-        logits = shared @ Y[:, : layout.shared]
+        logits = shared_f @ Y[:, : layout.shared]
         if layout.width:
             groups = _Groups.of(self.target, row, K, self.largest)
-            decoders = Y[:, layout.shared :].reshape(R * K, layout.width, C)
-            gathered = groups.gather(own)
+            decoders = Y[:, layout.shared :].reshape(R * K, layout.width, C)  # rows of the own tokens, one block per (run, class)
+            gathered = groups.gather(own_f)  # [runs K, size, width]
             logits += groups.scatter(gathered @ decoders).view_as(logits)
         residual, loss = _residual(logits, self.target, weights.rest)
         residual /= self.target.shape[-1]  # the loss is a mean over the batch
         projection = (residual * logits).sum(-1, keepdim=True)  # f.g = f.(Y r) = (f Y).r: no product with f is needed
         g = residual @ Y[:, : layout.shared].mT
-        dY = shared.mT @ residual
+        dY = shared_f.mT @ residual
         if layout.width:
             residuals = groups.gather(residual)
-            g = torch.cat([g, groups.scatter(residuals @ decoders.mT).view_as(own)], -1)
+            g = torch.cat([g, groups.scatter(residuals @ decoders.mT).view_as(own_f)], -1)
             dY = torch.cat([dY, (gathered.mT @ residuals).view(R, -1, C)], 1)
         dz = f * (g - f * projection)
         dZ = self._to_queries(dz, Z)

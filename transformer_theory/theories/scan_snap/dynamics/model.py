@@ -28,8 +28,8 @@ class Weights:
     """The two trained matrices.
 
     Attributes:
-        decoder: Y, one column per class, then one for all equal columns if there are any, ``[*runs, S, K or K + 1]``. A random start
-            has all M columns, the classes first.
+        decoder: Y, one column per class, then one column that represents all equal columns, if there are any, ``[*runs, S, K or K + 1]``.
+            A random start has all M columns, the classes first.
         attention: Z, a row of logits for each query token, ``[*runs, Q, S]``.
         rest: number of equal columns that the last column represents; 0 if it is a column like the others.
     """
@@ -59,7 +59,7 @@ class Weights:
         r"""Draws one run per seed; entries are uniform in :math:`\pm 1/\sqrt M`, torch's default for a linear layer of M inputs.
 
         Args:
-            classes: define S, Q and M.
+            classes: classes with S tokens, Q queries and a vocabulary of M.
             seeds: one seed per run; a run depends on its own seed only.
             dtype: dtype of the weights; the random numbers do not depend on it.
         Raises:
@@ -164,7 +164,10 @@ def forward(weights: Weights, batch: Batch) -> Pass:
 
 
 def population(classes: SequenceClasses) -> Callable[[int], Batch]:
-    """Puts infinitely long sequences of all classes in one batch; a step is an Euler step of the exact population flow."""
+    """Returns a function that gives, at every step, one batch of infinitely long sequences of all classes.
+
+    A step on this batch is an Euler step of the exact population flow.
+    """
     batch = Batch(classes.conditional, classes.query, torch.arange(classes.classes), classes.weights)
     return lambda step: batch  # the same batch in every step
 
@@ -192,7 +195,7 @@ def minibatches(
 
 
 def epochs(n: int, batch: int, *, generator: torch.Generator) -> Callable[[int], Int[Tensor, " size"]]:
-    """Returns a function that draws the numbers of the next sequences, at most ``batch`` of n; call it once per step, in order."""
+    """Returns a function that draws the numbers of the next sequences, at most ``batch`` of n. Call it once per step, in order."""
     size, order = min(batch, n), torch.empty(0, dtype=torch.long)
 
     def draw(step: int) -> Tensor:

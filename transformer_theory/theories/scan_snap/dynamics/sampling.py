@@ -27,7 +27,7 @@ def sampled(classes: SequenceClasses, batch: int, *, context: int, seeds: Sequen
         context: contextual tokens per sequence, :math:`T - 1` in the paper.
         seeds: one seed per run, at least 0. Runs with the same seed get the same sequences, which are drawn once.
     Raises:
-        ValueError: batch or context below 1, a context above 2**53, no seed, or a negative seed.
+        ValueError: ``batch`` or ``context`` is below 1, ``context`` is above 2**53, there is no seed, or a seed is negative.
     """
     check_sizes(batch, context)
     if not len(seeds) or min(seeds) < 0:

@@ -51,7 +51,7 @@ class HeavyBall:
     """Gradient descent with momentum. Default: no momentum.
 
     Raises:
-        ValueError: momentum outside [0, 1).
+        ValueError: the momentum lies outside [0, 1).
     """
 
     momentum: float = 0.0
@@ -108,7 +108,7 @@ class Sequences(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """State of a training.
+    """State of a training run.
 
     Attributes:
         weights: the two matrices.
@@ -124,7 +124,7 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    """Result of a training.
+    """Result of a training run.
 
     Attributes:
         steps: steps at which Z was recorded, increasing, ``[recorded]``.
@@ -156,7 +156,7 @@ def gradient_descent(
 ) -> Trajectory:
     """Trains both matrices by gradient descent with separate learning rates, one batch per step.
 
-    If the batches depend on the step alone, 40 steps and 60 more from their ``end`` equal 100 steps bit for bit.
+    If the batches depend on the step alone, a run of 40 steps that is resumed for 60 more equals a run of 100 steps bit for bit.
 
     Args:
         start: initial weights, e.g. :meth:`Weights.zeros`, or the final state of an earlier call.
@@ -166,7 +166,7 @@ def gradient_descent(
         optimiser: update rule. Default: plain descent, as in the theory; the paper's experiments use ``HeavyBall(0.9)``.
         keep: steps after which Z is recorded, in addition to the start and the end.
     Raises:
-        ValueError: steps below 1, or a rate is not positive or has another shape than the runs.
+        ValueError: ``steps`` is below 1, or a rate is not positive or has another shape than the runs.
         NotConverged: the loss is not finite; the error carries the state before the step, and the number of the step.
     """
     state = start if isinstance(start, State) else State(start)
@@ -221,7 +221,7 @@ def load(path: str | os.PathLike[str]) -> State:
 
     Raises:
         ValueError: the file does not hold a state.
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
     """
     try:
         with np.load(path, allow_pickle=False) as file:

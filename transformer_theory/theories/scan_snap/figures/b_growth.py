@@ -1,4 +1,4 @@
-"""The growth of B (Theorem 4, Figure 9): for given K and M its value at the snapping time depends on the ratio of the rates only."""
+"""The growth of B (Theorem 4, Figure 9). For fixed K and M, B at the snapping time depends only on the ratio of the rates."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class BGrowth(Experiment):
             raise ValueError(f"vocab_sizes, ratios and ends must have one entry per panel each, got lengths {lengths}; make them equal")
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """B at the end of each curve, compared with a numerical integral of gamma, and the spread of B(t0) over the learning rates."""
+        """Yields B at the end of each curve, with a numerical integral of gamma, and the spread of B(t0) over the learning rates."""
         for panel, (M, ratio, end) in enumerate(zip(self.vocab_sizes, self.ratios, self.ends)):
             times = torch.linspace(0, end, 201, dtype=torch.float64)
             curves, snapping_times, at_t0 = [], [], []
@@ -103,7 +103,7 @@ class BGrowth(Experiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """B over the steps, one curve per learning rate; a dot at t0, at the same height for all."""
+        """Plots B over the steps, one curve per learning rate. A dot marks t0; all dots have the same height."""
         settings = result.settings
         figure, panels = axes(1, len(settings["ends"]), height=2.8)
         for panel, ax in enumerate(panels):

@@ -28,9 +28,9 @@ PANELS = (("chi", "$\\chi$, Lemma 4"), ("printed", "$\\exp(2B)$, as printed"), (
 class Chi(Experiment):
     """The growth factor chi of relative gains for several learning rates of the decoder, with its bounds.
 
-    The published figure shows chi_l(t) on an axis up to 600 and states neither C_0 nor P(l | n). Its bound exp(2 B) with C_0 = 1 reaches at
-    most 45; Gamma would fill the axis. With the class's share the bound is exp(2 B / K), and the measured chi of Lemma 4's flow lies below
-    it.
+    The published figure shows chi_l(t) on an axis up to 600 and states neither C_0 nor P(l | n). With C_0 = 1 the printed bound exp(2 B)
+    reaches at most 45, whereas Gamma would fill the axis. With the class's share of the steps the bound is exp(2 B / K), and the measured
+    chi of Lemma 4's flow lies below it.
     """
 
     classes: int = setting(10, ge=2, help="number K of classes")

@@ -66,10 +66,10 @@ class DecoderGain(Experiment):
         for panel, M in enumerate(settings["vocab_sizes"]):
             closed, stepped = (result.arrays[f"{NAME}/{key}_{panel}"] for key in ("closed", "stepped"))
             steps = range(closed.shape[1])
-            every = max(1, closed.shape[1] // PLOTTED_STEPS)
+            stride = max(1, closed.shape[1] // PLOTTED_STEPS)
             for k, (eta_y, tint) in enumerate(zip(settings["eta_y"], shades(len(settings["eta_y"])))):
                 above[panel].plot(steps, M * closed[k], color=tint, linewidth=1.2, label=f"{eta_y:g}")
-                above[panel].plot(steps[::every], M * stepped[k][::every], ".", color=tint, markersize=4)
+                above[panel].plot(steps[::stride], M * stepped[k][::stride], ".", color=tint, markersize=4)
                 below[panel].plot(steps, abs(stepped[k] - closed[k]) * M / (2 * eta_y), color=tint, linewidth=1.2, label=f"{eta_y:g}")
             above[panel].set_title(f"$M h(t)$, $M$ = {M}")
             below[panel].set_title("Distance of $h$, in units of $2\\eta_Y / M$")

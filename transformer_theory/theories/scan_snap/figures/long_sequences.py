@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 NAME, SOURCE = "scan_snap", Source("tian2023scan", "Lemma 2")
 DISTINCT_LOGIT, COMMON_LOGIT = "logit of the likeliest distinct token", "logit of the common token"
-RECORDED_STEPS = 40  # number of steps at which the logits are stored, at most
+RECORDED_STEPS = 40  # largest number of steps at which the logits are stored
 
 
 @dataclass(frozen=True)
@@ -113,4 +113,5 @@ def train_logits(*, length: int, steps: int, batch: int, eta_y: float, eta_z: fl
 
 def _two_logits(z: torch.Tensor) -> np.ndarray:
     """Returns mean logits of the classes' likeliest distinct tokens and of the ten common ones, ``[*runs, Q, S] -> [*runs, 2]``."""
+    # In Syn-Small tokens 0 to 9 are common, 10 to 19 are distinct to class 0, 20 to 29 to class 1. The last of each ten is the likeliest.
     return torch.stack([(z[..., 0, 19] + z[..., 1, 29]) / 2, z[..., :10].mean((-1, -2))], -1).numpy()

@@ -115,8 +115,8 @@ def _thresholds(last: int) -> list[float]:
 
 def share_above(classes: SequenceClasses, attended: torch.Tensor, thresholds: list[float] | tuple[float, ...]) -> np.ndarray:
     """Returns the share of pairs (class, distinct token) above each threshold, ``[*runs, K, S] -> [*runs, thresholds]``."""
-    own = attended[..., classes.distinct()]
-    return (own[..., None] > torch.tensor(thresholds, dtype=own.dtype)).double().mean(-2).numpy()
+    pairs = attended[..., classes.distinct()]  # [*runs, pairs]: the mask flattens classes and tokens
+    return (pairs[..., None] > torch.tensor(thresholds, dtype=pairs.dtype)).double().mean(-2).numpy()
 
 
 def recalls(*, thresholds: tuple[float, ...], **settings) -> np.ndarray:

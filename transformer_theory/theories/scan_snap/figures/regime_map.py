@@ -1,4 +1,4 @@
-"""Where the dynamics of the theorems agree with training: a map over learning rates, vocabulary, classes and overlap."""
+"""A map of the agreement between the theorems' dynamics and the exact flow, over learning rates, vocabulary, classes and overlap."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -90,7 +90,7 @@ class RegimeMap(Experiment):
         assumption_holds = measured[:, 5] == 1
         slow = np.array([ratio <= MAX_RATE_RATIO for *_, ratio in cells])
         agree = measured[:, :3] <= self.within
-        groups = (("all cells", assumption_holds | True), ("Assumption 2 and eta_Z <= eta_Y / 10", assumption_holds & slow))
+        groups = (("all cells", np.ones_like(assumption_holds)), ("Assumption 2 and eta_Z <= eta_Y / 10", assumption_holds & slow))
         for group, members in groups:
             for dynamics, share in zip(DYNAMICS, agree[members].mean(0) if members.any() else ()):
                 where = {"setting": f"{dynamics}, {group}", "n": int(members.sum()), "source": SOURCE}

@@ -168,8 +168,8 @@ def distinct_entropy(classes: SequenceClasses, attended: Float[Tensor, "*runs K 
     ``attended`` is None for uniform attention.
     """
     c = classes.conditional if attended is None else attended
-    own = torch.where(classes.distinct(), c, torch.zeros_like(c))
-    share = own / own.sum(-1, keepdim=True)
+    distinct_attention = torch.where(classes.distinct(), c, torch.zeros_like(c))
+    share = distinct_attention / distinct_attention.sum(-1, keepdim=True)
     return -torch.special.xlogy(share, share).sum(-1).mean(-1)
 
 

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 NAME, SOURCE = "scan_snap", Source("tian2023scan")
 FINAL_ENTROPY = "attention entropy at the end"
 FASTEST, SNAPPED = "step around which attention moves fastest", "step from which attention has snapped"
-MAPS = 3  # number of stored maps, evenly spaced over the training, besides the start
+MAPS = 3  # number of stored maps, evenly spaced over training, in addition to the map before training
 
 
 @dataclass(frozen=True)
 class TextAttention(RandomExperiment):
     """Attention maps, entropy and attended words of causal decoders that learn a text by gradient descent.
 
-    The null is the same training on the text with its words shuffled.
+    The null is the same training run on the text with its words shuffled.
     """
 
     text: str = field(default="", metadata={"help": "plain-text file to learn (empty: the shipped text)"})
@@ -136,7 +136,7 @@ def _step(quantity: str, value: float | None, reason: str, **columns) -> Measure
 
 def layers_text(depth: int) -> str:
     """Returns "1 layer", "2 layers", ..."""
-    return f"{depth} layer{'s'[: depth > 1]}"
+    return "1 layer" if depth == 1 else f"{depth} layers"
 
 
 def plot_entropies(ax: "Axes", steps: np.ndarray, entropy: np.ndarray, title: str) -> None:

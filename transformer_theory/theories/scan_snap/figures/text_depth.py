@@ -1,6 +1,6 @@
 """Entropy of attention layer by layer, against depth and the rate of Adam: it falls, and at moderate rates it rises again.
 
-Redoes Figures 6 and 8 of :cite:t:`tian2024joma`.
+The experiment repeats Figures 6 and 8 of :cite:t:`tian2024joma`.
 """
 
 from collections.abc import Iterator

@@ -22,8 +22,8 @@ would grow where the overlap is below about 1/M. A distinct token of class n dep
 The M - K columns of Y whose token never follows stay equal and are stored once, so the cost does not depend on M. Source:
 :cite:t:`tian2023scan`.
 
-The rates are called thousands of times on small numpy arrays. They therefore call numpy's ufuncs directly, and ``no_type_check`` exempts
-them from the run-time checks of shapes in the tests.
+The integrator calls the functions that compute the derivatives thousands of times on small numpy arrays. These functions therefore call
+numpy's ufuncs directly, and ``no_type_check`` exempts them from the run-time checks of shapes in the tests.
 """
 
 import math

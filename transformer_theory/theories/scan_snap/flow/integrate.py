@@ -79,7 +79,7 @@ def decoder_times(times: Float[Tensor, " t"], *, vocab_size: int, eta_y: float, 
     """Checks the rates and times, and returns s = eta_Y t.
 
     Raises:
-        ValueError: a rate is not positive, or the times are not finite and increasing or leave the range of floating point.
+        ValueError: a rate is not positive, or the times are not finite, not increasing, negative or too large.
     """
     positive(eta_y=eta_y, eta_z=eta_z)
     if not len(times) or not bool(times.isfinite().all()) or float(times[0]) < 0 or bool((times.diff() <= 0).any()):
@@ -101,7 +101,7 @@ def integrate(rate: Rate, size: int, s: np.ndarray, *, measured: slice, toleranc
     Returns:
         The states at this tolerance, and their difference from the second run, which estimates the error but does not bound it.
     Raises:
-        ValueError: the tolerance is not in [1e-13, 1e-3].
+        ValueError: the tolerance lies outside [1e-13, 1e-3].
         Infeasible: the rate is undefined at the start.
         NotConverged: the integrator failed or needed more than 100,000 evaluations, the rate became undefined, or the runs differ by more
             than 100 times the second tolerance.

@@ -24,8 +24,12 @@ gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Starts the garbage collector, which from now on ignores the modules and the collected tests."""
+    """Starts the garbage collector, which from now on ignores the modules and the collected tests, and comes more rarely than usual.
+
+    Many tests import further libraries and draw figures: thousands of objects, of which few are garbage.
+    """
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
     gc.enable()
 
 

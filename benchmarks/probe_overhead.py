@@ -5,8 +5,8 @@ without a probe take turns on one thread, so that a busy machine slows all of th
 (median time of a measured step - median time of a step) / 10 / (median time of a step). Targets: all metrics at most 10 %, the general
 statistics at most 3 %.
 
-The cost of each metric is measured separately: a forward pass with this metric alone, minus a forward pass with an empty probe. What several
-metrics share (attention weights, entropies, subspaces) then counts for each of them.
+The cost of each metric is measured separately: a forward pass with this metric alone, minus a forward pass with an empty probe. Then what
+several metrics share (attention weights, entropies, subspaces) counts for each of them.
 """
 
 import statistics
@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -62,8 +63,9 @@ def gpt2() -> nn.Module:
     """A small GPT-2."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    sizes = {"n_embd": 192, "n_layer": 4, "n_head": 4, "vocab_size": 200, "n_positions": 64, "bos_token_id": 0, "eos_token_id": 0}
-    return GPT2LMHeadModel(GPT2Config(**sizes, attn_implementation="sdpa"))
+    settings: dict[str, Any] = {"n_embd": 192, "n_layer": 4, "n_head": 4, "vocab_size": 200, "n_positions": 64}
+    settings |= {"bos_token_id": 0, "eos_token_id": 0, "attn_implementation": "sdpa"}
+    return GPT2LMHeadModel(GPT2Config(**settings))
 
 
 def all_metrics() -> dict[str, list[Metric]]:

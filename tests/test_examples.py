@@ -19,7 +19,8 @@ assert time.process_time() < 20, f"it takes {{time.process_time():.0f}} s"
 def processes():
     """Forks of one interpreter that has imported the libraries, and nothing of this process."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["transformer_theory", "matplotlib.figure", "scipy.integrate", "sklearn.datasets"])
+    libraries = ["matplotlib.backends.backend_agg", "scipy.integrate", "sklearn.cluster", "sklearn.datasets", "torch._dynamo"]
+    context.set_forkserver_preload(["transformer_theory", *libraries])
     return context
 
 

@@ -36,6 +36,19 @@ def parsed(path: Path) -> ast.Module:
 
 
 @cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(parsed(path)))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forgotten() -> Iterator[None]:
+    """Frees the files' trees after the last test: the garbage collector would walk through them in all later ones."""
+    yield
+    parsed.cache_clear()
+    nodes.cache_clear()
+
+
+@cache
 def imports(path: Path) -> tuple[tuple[str, ...], ...]:
     """The imports of the package anywhere in a file, in parts: ``("core", "claims", "Claim")``."""
     return tuple(_imports(path))
@@ -43,7 +56,7 @@ def imports(path: Path) -> tuple[tuple[str, ...], ...]:
 
 def _imports(path: Path) -> Iterator[tuple[str, ...]]:
     package = path.relative_to(ROOT).parts[:-1]
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -189,15 +202,15 @@ WORDS = re.compile(
 NAMES = {"at_least", "says", "CUT", "SEEN", "SURE", "NEARLY"}
 
 
-def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def texts(path: Path) -> Iterator[tuple[int, str]]:
     """Docstrings and all other string constants with their lines."""
-    for node in ast.walk(tree):
+    for node in nodes(path):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.lineno, node.value
 
 
 def test_words_are_those_of_the_field():
-    assert not violations(lambda path: (f"{line}: {match[0]}" for line, text in texts(parsed(path)) for match in WORDS.finditer(text)))
+    assert not violations(lambda path: (f"{line}: {match[0]}" for line, text in texts(path) for match in WORDS.finditer(text)))
 
 
 def test_words_of_the_documentation():
@@ -212,7 +225,7 @@ def test_words_of_the_documentation():
 
 def test_identifiers_are_those_of_the_field():
     def used(path: Path) -> Iterator[str]:
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             if isinstance(node, ast.Name):
                 yield node.id
             elif isinstance(node, ast.arg | ast.keyword) and node.arg:
@@ -240,7 +253,7 @@ def test_no_meaning_is_recovered_from_sentences():
     """No prefix, pattern or substring is looked for in a quantity, a note or a caption."""
 
     def parsing(path: Path) -> Iterator[str]:
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 on_prose = is_prose(node.func.value) and node.func.attr in PARSERS
                 pattern = ast.unparse(node.func.value) == "re" and any(is_prose(argument) for argument in node.args)

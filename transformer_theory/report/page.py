@@ -301,11 +301,11 @@ def _networks(
     entries.sort(key=lambda entry: entry.row.unit != "share")
     first, rest = entries[: 2 * FIRST_NUMBERS], entries[2 * FIRST_NUMBERS : MAX_NUMBERS]
     learning, pictures = [], []
-    for index, result in enumerate(combined.results):
+    for index, (result, group) in enumerate(zip(combined.results, available)):
         label = "" if single is not None else f"{result_label(index)}: "
         if result.name == COMPARE or (result.name == TRAIN and single is None):
             figure = inline(
-                lambda index=index: network_figures.learning(available[index]), f"learning-{index}", "Loss and accuracy over the training steps"
+                lambda group=group: network_figures.learning(group), f"learning-{index}", "Loss and accuracy over the training steps"
             )
             learning += [(f"{label}How the networks learn on {data_name(result)}.", figure)] if figure else []
         pictures += [maps] if result.name == COMPARE and (maps := _pictures(result, index, label)) else []

@@ -56,7 +56,8 @@ def _draw_learning(ax: "Axes", curves: Sequence[Curves], summary: TrainingSummar
         if curve.label == summary.score and summary.kept is not None:
             x_kept = summary.kept if times is None else times.get(summary.kept, np.nan)
             score = curve.at(summary.kept)
-            ax.plot(x_kept, np.nan if score is None else score, "o", color=tint, markersize=5, markeredgecolor="white", markeredgewidth=0.8, zorder=5)
+            score = np.nan if score is None else score
+            ax.plot(x_kept, score, "o", color=tint, markersize=5, markeredgecolor="white", markeredgewidth=0.8, zorder=5)
     if any(curve.unit == "share" for curve in curves):
         per_cent(ax)
     if times is None:

@@ -145,9 +145,7 @@ def _scores(x: Tensor, keys: Tensor) -> np.ndarray:
 def _principal_axes(vectors: Tensor) -> Tensor:
     """Returns the eigenvectors of the second moment of the vectors [..., d], as columns [d, d]."""
     rows = vectors.reshape(-1, vectors.shape[-1])
-    # Divide by the largest entry only if its square could overflow or underflow: the quotient of many rows is expensive.
-    largest = float(torch.linalg.vector_norm(rows, ord=torch.inf))
-    rows = rows if 1e-100 < largest < 1e100 else rows / max(largest, 1e-300)
+    rows = rows / rows.abs().amax().clamp(min=1e-300)
     return torch.linalg.eigh(rows.mT @ rows)[1]
 
 
@@ -169,7 +167,7 @@ def _selection_cosine(scores: np.ndarray, x: np.ndarray, z: np.ndarray) -> tuple
     """
     # The matrices are small, and calls of numpy cost less than calls of torch.
     difference = x[np.arange(len(x)), scores.argmax(-1)][:, None] - x
-    i, t = difference.any(-1).nonzero()  # drops the tokens equal to the selected one
+    i, t = np.nonzero(np.any(difference, -1))  # drops the tokens equal to the selected one
     if not len(i):
         return None, None, 0, "all tokens of each input are equal, so there is nothing to select"
     d = difference[i, t]

@@ -79,7 +79,7 @@ def block_pivoting(gram: np.ndarray, rhs: np.ndarray, free: np.ndarray, start: n
     for turn in range(PIVOTING_ROUNDS):
         index = active.nonzero()[0]
         # The condition of G is tested in the first round only: the later active sets consist of much the same constraints.
-        solve_active = cholesky_solver(gram[np.ix_(index, index)], rtol=PIVOTING_RTOL if turn == 0 else 0.0)
+        solve_active = cholesky_solver(gram[index[:, None], index], rtol=PIVOTING_RTOL if turn == 0 else 0.0)
         if solve_active is None:
             return None
         # Equality in the active constraints determines their multipliers. The guess is right if the multipliers on the active set and the

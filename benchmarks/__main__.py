@@ -1,7 +1,7 @@
 """All benchmarks, one after the other: ``python -m benchmarks [name ...]``.
 
-Each file compares our version with the textbook version in one process. Times on a shared machine drift, so the versions take turns and
-their ratio is reported.
+Each file compares this library with the textbook version in one process. Times on a shared machine drift, so the versions take turns,
+and their ratio is reported.
 """
 
 import importlib
@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")  # numpy and torch read them when they are loaded
+    os.environ.setdefault(_name, "1")  # numpy and torch read these variables on import
 
 import torch  # noqa: E402
 
@@ -21,7 +21,7 @@ NAMES = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if not p
 
 
 def processor() -> str:
-    """The name of the processor, as Linux knows it; what Python knows elsewhere."""
+    """Returns the name of the processor: on Linux from /proc/cpuinfo, otherwise from Python's platform module."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
@@ -30,7 +30,7 @@ def processor() -> str:
 
 
 def header() -> str:
-    """Date, machine and versions of a measurement."""
+    """Returns two lines with the date, the machine and the versions of a measurement."""
     load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     return (
         f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC · {processor()}, {os.cpu_count()} cores, 1 used{load}\n"
@@ -39,7 +39,10 @@ def header() -> str:
 
 
 def main(names: list[str]) -> int:
-    """Runs the named benchmarks, or all. Returns the exit status: 1 if one failed, 2 if a name is unknown (then none runs)."""
+    """Runs the named benchmarks, or all of them, and returns the exit status: 0, 1 if a benchmark failed, 2 if a name is unknown.
+
+    If a name is unknown, no benchmark runs.
+    """
     if unknown := [name for name in names if name not in NAMES]:
         print(f"unknown benchmark {unknown[0]!r}; there are: {', '.join(NAMES)}", file=sys.stderr)
         return 2
@@ -51,7 +54,7 @@ def main(names: list[str]) -> int:
         print(f"\n{name}", flush=True)
         try:
             importlib.import_module(f"benchmarks.{name}").main()
-        except Exception:  # the others still run; the exit status is 1
+        except Exception:  # the other benchmarks still run; the exit status is 1
             traceback.print_exc()
             failed.append(name)
         print(f"({time.perf_counter() - started:.0f} s)", flush=True)

@@ -1,6 +1,6 @@
-"""Timing of versions that take turns, ratios, targets, and figures, for all benchmarks.
+"""Tools of all benchmarks: alternating timings, ratios, targets and figures.
 
-A benchmark with a figure draws it as ``python -m benchmarks.NAME FIGURE.svg``.
+A benchmark with a figure draws it on ``python -m benchmarks.NAME FIGURE.svg``.
 """
 
 import argparse
@@ -26,13 +26,15 @@ def take_turns(
     clock: Callable[[], float] = time.perf_counter,
     prepare: Callable[[int], object] = lambda number: None,
 ) -> dict[str, list[float]]:
-    """Seconds of each version in each round.
+    """Times all versions in turn and returns the seconds of each version in each round.
 
-    The versions alternate, so that other jobs on the machine slow all of them alike; one more round in the beginning warms up.
+    Because the versions alternate, other jobs on the machine slow all of them alike. An extra round at the start warms up and is not timed.
 
     Args:
-        clock: ``time.perf_counter``, or ``time.process_time`` where the machine is shared.
-        prepare: called with the number of the round before each version, outside of the time.
+        versions: functions to time, by name.
+        rounds: number of timed rounds.
+        clock: ``time.perf_counter``, or ``time.process_time`` on a shared machine.
+        prepare: function that is called with the number of the round before each version; its time does not count.
     """
     seconds: dict[str, list[float]] = {name: [] for name in versions}
     for number in range(-1, rounds):
@@ -40,27 +42,29 @@ def take_turns(
             prepare(number)
             started = clock()
             version()
-            taken = clock() - started
+            elapsed = clock() - started
             if number >= 0:
-                seconds[name].append(taken)
+                seconds[name].append(elapsed)
     return seconds
 
 
 def ratio(seconds: Mapping[str, list[float]], other: str, ours: str = "ours") -> float:
-    """How many times longer the other version takes: median of the rounds' ratios, since the machine's speed drifts."""
+    """Returns the time of the other version divided by ours: the median of the rounds' ratios, because the machine's speed drifts."""
     return statistics.median(theirs / mine for theirs, mine in zip(seconds[other], seconds[ours]))
 
 
 def verdict(met: bool) -> str:
-    """Whether a target is met."""
+    """Returns "met" or "MISSED" for a target."""
     return "met" if met else "MISSED"
 
 
 def write(path: Path, draw: Callable[[str], "Figure"], setting: str) -> None:
-    """Writes a figure as SVG; its caption has the setting, the machine and the date.
+    """Writes a figure as SVG. Its caption states the setting, the machine and the date.
 
     Args:
-        draw: makes the figure from the caption.
+        path: file to write.
+        draw: function that makes the figure from its caption.
+        setting: first line of the caption.
     """
     from transformer_theory.core.plotting import svg
 
@@ -70,7 +74,7 @@ def write(path: Path, draw: Callable[[str], "Figure"], setting: str) -> None:
 
 
 def command_line(main: Callable[[Path | None], None], about: str | None) -> None:
-    """The command line of a benchmark with a figure, on one thread."""
+    """Runs a benchmark with a figure on one thread; the command line may name the file of the figure."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("figure", type=Path, nargs="?", help="where to draw it")
     torch.set_num_threads(1)

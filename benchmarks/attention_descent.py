@@ -1,7 +1,7 @@
 """Normalised descent on attention weights, 100 trials: this library against a loop of autograd runs and against batched autograd.
 
-The loop is the textbook version. Batching alone explains most of the ratio on small problems. The gradient in closed form, in the cheapest
-of three spaces, explains the rest. It stays exact once attention is saturated; autograd does not.
+The loop is the textbook version. Batching alone explains most of the ratio on small problems; the closed-form gradient, computed in the
+cheapest of three spaces, explains the rest. This gradient stays exact after attention has saturated; autograd does not.
 """
 
 import statistics
@@ -17,13 +17,20 @@ from transformer_theory.theories.attention_svm import cross_attention, normalise
 from transformer_theory.theories.attention_svm.dynamics import Factors, random_factors, random_start
 
 TRIALS, ROUNDS, RATE = 100, 7, 0.1
-EARLY = 30  # steps after which weights are compared; later, attention saturates and autograd loses digits
+EARLY = 30  # step at which the weights are compared; later, attention saturates and autograd loses digits
 LOOPED = 2  # trials of the loop that are timed per round; its time is proportional to their number
 
 
 @dataclass(frozen=True)
 class Case:
-    """One line of the table: sizes, what is trained (W, or K and Q), the number of steps, and the target ratio to the loop."""
+    """One line of the table.
+
+    Attributes:
+        inputs, tokens, dim: sizes of the problem.
+        factors: whether K and Q are trained; otherwise W.
+        steps: number of steps.
+        target: target ratio to the loop; None without a target.
+    """
 
     inputs: int
     tokens: int
@@ -34,7 +41,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What is trained, and the sizes."""
+        """The trained matrices and the sizes."""
         return f"{'K and Q' if self.factors else 'W':8}n = {self.inputs}, T = {self.tokens}, d = {self.dim}"
 
 
@@ -47,10 +54,10 @@ CASES = (
 
 
 def run(case: Case, rounds: int = ROUNDS) -> dict[str, float]:
-    """Median CPU seconds per step of all trials, ratios, and the largest relative distance between our W and the loop's after EARLY steps.
+    """Returns the median CPU seconds per step of all trials, ratios, and the distance between our W and the loop's W.
 
-    The versions take turns in every round, so that changes of the machine's load affect all of them. Autograd in a batch is timed over a
-    quarter of the steps.
+    The distance is the largest relative one over the trials after EARLY steps. The versions take turns in every round, so that changes of
+    the machine's load affect all of them. Batched autograd is timed over a quarter of the steps.
     """
     generator = torch.Generator().manual_seed(0)
     instance = cross_attention(inputs=case.inputs, tokens=case.tokens, dim=case.dim, generator=generator, trials=TRIALS)
@@ -92,7 +99,7 @@ def run(case: Case, rounds: int = ROUNDS) -> dict[str, float]:
 
 
 def main() -> None:
-    """Prints a table."""
+    """Prints the table, one line per case."""
     print(f"a step of {TRIALS} trials, CPU      ours      autograd, trial by trial       autograd, batched   W apart, step {EARLY}")
     for case in CASES:
         numbers = run(case)

@@ -1,7 +1,7 @@
 """Augmentation of CIFAR-sized images: ours on whole batches of bytes against Pillow image by image, and a crop pixel by pixel.
 
-One thread; both sides take and give tensors of bytes, as a loader does. Versions run in turn from the same seed;
-those that can be compared must agree. Times are medians over the rounds, ratios medians of the rounds' ratios.
+All versions take and return tensors of bytes, as a loader does, and take turns on one thread with the same seed. Versions that draw the
+same windows must agree. Times are medians over the rounds; ratios are medians of the rounds' ratios.
 """
 
 import statistics
@@ -18,12 +18,12 @@ ROUNDS, PADDING, CLASSES = 31, 4, 10
 
 
 def seconds_of(functions: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
-    """Seconds of each function by round; all functions of a round start from one seed, and so draw the same crops."""
+    """Returns the seconds of each function in each round. All functions of a round have the same seed, so they draw the same crops."""
     return take_turns(functions, ROUNDS, prepare=torch.manual_seed)
 
 
 def against_others(pixels: Tensor) -> None:
-    """Crop and flip against Pillow image by image, and crop against an index for each pixel; ``pixels`` [n, 3, 32, 32] bytes."""
+    """Compares crop and flip with Pillow image by image, and crop with an index per pixel; ``pixels`` are bytes [n, 3, 32, 32]."""
     floats = pixels / 255
     torch.manual_seed(0)
     ours = flip(crop(pixels, padding=PADDING))
@@ -53,20 +53,19 @@ def against_others(pixels: Tensor) -> None:
 
 
 def whole_step(pixels: Tensor, labels: Tensor) -> None:
-    """All the augmentation of a training step, from bytes [n, 3, 32, 32] to float images and soft targets."""
-    """The augmentation of a training step, from bytes to float images and soft targets."""
+    """Times the whole augmentation of a training step, from bytes [n, 3, 32, 32] to float images and soft targets."""
     print(f"a step's augmentation, {len(pixels)} images of 32 x 32 from bytes to float32, {ROUNDS} rounds")
-    usual = {"crop": PADDING, "flip": 0.5}
+    basic = {"crop": PADDING, "flip": 0.5}
     cases = {
-        "crop and flip": (Augmentation(**usual), 1.0),
-        "and cutout": (Augmentation(**usual, cutout=8), 1.5),
-        "and mixup or cutmix": (Augmentation(**usual, mixup=0.8, cutmix=1.0), 2.0),
-        "and RandAugment (2, 9)": (Augmentation(**usual, operations=2), 8.0),
+        "crop and flip": (Augmentation(**basic), 1.0),
+        "and cutout": (Augmentation(**basic, cutout=8), 1.5),
+        "and mixup or cutmix": (Augmentation(**basic, mixup=0.8, cutmix=1.0), 2.0),
+        "and RandAugment (2, 9)": (Augmentation(**basic, operations=2), 8.0),
     }
     times = seconds_of({name: lambda augment=augment: augment(pixels, labels, CLASSES) for name, (augment, _) in cases.items()})
     for name, (_, target) in cases.items():
-        taken = 1e3 * statistics.median(times[name])
-        print(f"  {name:23} {taken:6.2f} ms; target < {target:g} ms ({verdict(taken < target)})")
+        milliseconds = 1e3 * statistics.median(times[name])
+        print(f"  {name:23} {milliseconds:6.2f} ms; target < {target:g} ms ({verdict(milliseconds < target)})")
 
 
 def main() -> None:

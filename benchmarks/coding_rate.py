@@ -1,9 +1,9 @@
 """Class-wise coding rate, forward and backward: ours against the k x m x m diagonal matrices of the formula, and against a loop.
 
-The matrices of the full size (m = 10,000, k = 100) take 40 GB, so the formula is timed whole at m = 2,000, k = 20, and at the full size
-one class at a time with one matrix in memory, multiplied by the number of classes (marked "extrapolated").
-Times are medians over interleaved rounds on one thread, ratios medians of the rounds' ratios; memory is the growth of a fresh process's
-peak resident size.
+At the full size (m = 10,000, k = 100) the matrices would take 40 GB. The whole formula is therefore timed at m = 2,000, k = 20. At the full
+size, one class is timed with its matrix in memory, and the time is multiplied by the number of classes ("extrapolated"). Times are medians
+over alternating rounds on one thread; ratios are medians of the rounds' ratios. Memory is the growth of the peak resident size of a fresh
+process.
 """
 
 import statistics
@@ -25,21 +25,21 @@ P, EPS = 128, 0.5
 
 
 def instance(m: int, k: int) -> tuple[Tensor, Tensor]:
-    """float32 features of norm 1 that require gradients, and labels of all k classes."""
+    """Returns float32 features [m, P] of norm 1 that require gradients, and labels [m] of all k classes."""
     generator = torch.Generator().manual_seed(0)
     features = unit_norm(torch.randn(m, P, generator=generator)).requires_grad_()
     return features, torch.arange(m)[torch.randperm(m, generator=generator)] % k
 
 
 def forward_backward(function: Callable[[], Tensor], features: Tensor) -> tuple[float, Tensor]:
-    """Seconds of one forward and backward pass, and the gradient."""
+    """Returns the seconds of one forward and backward pass, and the gradient by the features [m, P]."""
     started = time.perf_counter()
     (gradient,) = torch.autograd.grad(function(), features)
     return time.perf_counter() - started, gradient
 
 
 def interleaved(functions: dict[str, Callable[[], Tensor]], features: Tensor, rounds: int) -> dict[str, list[float]]:
-    """Seconds of a forward and backward pass of each function by round; all must agree on the gradient."""
+    """Returns the seconds of a forward and backward pass of each function in each round, after a check that the gradients agree."""
     gradients = {name: forward_backward(function, features)[1] for name, function in functions.items()}
     first = next(iter(gradients.values()))
     for name, gradient in gradients.items():
@@ -50,7 +50,7 @@ def interleaved(functions: dict[str, Callable[[], Tensor]], features: Tensor, ro
 
 
 def functions_of(features: Tensor, labels: Tensor, k: int) -> dict[str, Callable[[], Tensor]]:
-    """The class-wise coding rate of features [m, p] with labels [m] of k classes in three versions."""
+    """Returns three versions of the class-wise coding rate of features [m, p] with labels [m] of k classes."""
     return {
         "ours": lambda: class_coding_rate(features, labels, eps=EPS),
         "loop": lambda: masked_loop(features, labels, k, EPS),
@@ -59,7 +59,7 @@ def functions_of(features: Tensor, labels: Tensor, k: int) -> dict[str, Callable
 
 
 def peak_memory(name: str, m: int, k: int, *, subject: str = "coding_rate") -> float:
-    """MiB by which the peak of a fresh process grows in one forward and backward pass (features and labels not counted)."""
+    """Returns the MiB by which one forward and backward pass raises the peak memory of a fresh process, beyond features and labels."""
     code = f"from benchmarks.coding_rate import grow; from benchmarks.{subject} import functions_of; grow(functions_of, {name!r}, {m}, {k})"
     command = [sys.executable, "-c", code]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
@@ -69,21 +69,22 @@ def grow(functions_of: Callable[[Tensor, Tensor, int], dict[str, Callable[[], Te
     """Prints the number that :func:`peak_memory` returns."""
     torch.set_num_threads(1)
     small, labels = instance(50, 2)
-    forward_backward(functions_of(small, labels, 2)[name], small)  # loads the libraries
+    forward_backward(functions_of(small, labels, 2)[name], small)  # a first pass loads the libraries
     features, labels = instance(m, k)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here (Linux)
+    Path("/proc/self/clear_refs").write_text("5")  # 5 resets the recorded peak (Linux)
     before = peak()
     forward_backward(functions_of(features, labels, k)[name], features)
     print((peak() - before) / 1024)
 
 
 def peak() -> int:
-    """Peak resident size of this process in KiB; unlike ru_maxrss it does not remember the process that started it."""
+    """Returns the peak resident size of this process in KiB; unlike ru_maxrss, it does not include the parent process."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 
 def main() -> None:
+    """Prints the results for three sizes and whether the targets are met."""
     for m, k, rounds in ((1000, 10, 7), (2000, 20, 3)):
         features, labels = instance(m, k)
         functions = functions_of(features, labels, k)
@@ -109,6 +110,7 @@ def main() -> None:
 
 
 def report(m: int, k: int, times: dict[str, list[float]], memory: dict[str, float]) -> None:
+    """Prints times, memory and ratios of all versions at one size."""
     print(f"class-wise coding rate, forward + backward, float32, p = {P}, m = {m}, k = {k}")
     for name in times:
         line = f"  {name:8} {1e3 * statistics.median(times[name]):8.1f} ms  peak +{memory[name]:.1f} MiB"

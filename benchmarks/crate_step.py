@@ -1,8 +1,9 @@
 """A training step of CRATE: ours against the plain formulation (three equal matrices in attention, three products in ISTA).
 
 d = 192, 6 layers, 3 heads, 32 x 32 pixels in patches of 4 (65 tokens), batches of 128, forward + backward + fused AdamW, one thread.
-Parameters and function are the same, which is checked before anything is timed. The variants take turns in every round; times are
-processor times and ratios medians over the rounds. Memory is what autograd saves for the backward pass, every storage once.
+All variants have the same parameters and compute the same function; this is checked first. The variants take turns in every round. Times
+are processor times, and ratios are medians over the rounds. Memory is the size of the storages that autograd saves for the backward pass,
+each counted once.
 
 ``python -m benchmarks.crate_step FIGURE.svg`` also plots the cost of a compression against the number of tokens.
 """
@@ -29,11 +30,11 @@ BATCH, ROUNDS = 128, 7
 TARGETS = {"fp32": 1.4, "bf16": 1.5, "bf16 against plain fp32": 4.0, "memory": 0.45}
 VARIANTS = {"ours": {}, "softmax": {"attention": SoftmaxAttention, "sparsify": ThreeProductIsta},
             "SDPA": {"attention": FusedAttention, "sparsify": ThreeProductIsta}}  # fmt: skip
-TOKENS, DIM, HEADS, ENTRIES = (64, 128, 256, 512, 1024, 2048, 4096), 192, 3, 8192  # of the figure; tokens over a batch
+TOKENS, DIM, HEADS, ENTRIES = (64, 128, 256, 512, 1024, 2048, 4096), 192, 3, 8192  # sizes of the figure; ENTRIES: tokens per batch
 
 
 def models() -> dict[str, CRATE]:
-    """One CRATE in each formulation, with the same parameters."""
+    """Returns one CRATE in each formulation, all with the same parameters."""
     torch.manual_seed(0)
     networks = {name: CRATE.for_images(**SIZES, **blocks) for name, blocks in VARIANTS.items()}
     for model in networks.values():
@@ -42,7 +43,7 @@ def models() -> dict[str, CRATE]:
 
 
 def disagreement(networks: dict[str, CRATE]) -> float:
-    """Largest relative difference of logits and gradients between ours and the others, in float64."""
+    """Returns the largest relative difference of logits and gradients between ours and the others, in float64."""
     generator = torch.Generator().manual_seed(1)
     images = torch.randn(16, 3, 32, 32, generator=generator, dtype=torch.float64)
     labels = torch.arange(16) % 10
@@ -56,7 +57,7 @@ def disagreement(networks: dict[str, CRATE]) -> float:
 
 
 def step(model: nn.Module, optimiser: torch.optim.Optimizer, images: Tensor, labels: Tensor, low: bool) -> None:
-    """One training step; products in bfloat16 if ``low``."""
+    """Makes one training step; if ``low``, products are computed in bfloat16."""
     with torch.autocast("cpu", dtype=torch.bfloat16) if low else nullcontext():
         loss = functional.cross_entropy(model(images).float(), labels)
     optimiser.zero_grad(set_to_none=True)
@@ -65,7 +66,7 @@ def step(model: nn.Module, optimiser: torch.optim.Optimizer, images: Tensor, lab
 
 
 def saved_memory(model: nn.Module, images: Tensor, low: bool) -> float:
-    """MiB saved for the backward pass, without parameters."""
+    """Returns the MiB that autograd saves for the backward pass of images [batch, 3, h, w], without the parameters."""
     parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
     storages: dict[int, tuple[int, Tensor]] = {}
 
@@ -77,12 +78,12 @@ def saved_memory(model: nn.Module, images: Tensor, low: bool) -> float:
 
     precision = torch.autocast("cpu", dtype=torch.bfloat16) if low else nullcontext()
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved), precision:
-        logits = model(images)  # noqa: F841 alive, so that no storage is used twice
+        logits = model(images)  # noqa: F841 while the logits exist, no storage is freed and reused
     return sum(size for size, _ in storages.values()) / 2**20
 
 
 def run(rounds: int = ROUNDS, batch: int = BATCH) -> dict[str, list[float]]:
-    """Processor seconds of a step by round: ``run()["ours, bf16"]``."""
+    """Returns the processor seconds of a step in each round: ``run()["ours, bf16"]``."""
     generator = torch.Generator().manual_seed(0)
     images, labels = torch.randn(batch, 3, 32, 32, generator=generator), torch.randint(10, (batch,), generator=generator)
     steps: dict[str, Callable[[], None]] = {}
@@ -94,12 +95,12 @@ def run(rounds: int = ROUNDS, batch: int = BATCH) -> dict[str, list[float]]:
 
 
 def forward_backward(block: nn.Module, stream: Tensor) -> None:
-    """Gradients by the tokens [batch, n, d] and by the parameters of one block."""
+    """Computes the gradients of one block with respect to its tokens [batch, n, d] and its parameters."""
     block(stream.clone().requires_grad_()).sum().backward()
 
 
 def cost(tokens: tuple[int, ...] = TOKENS, rounds: int = 3) -> dict[str, list[float]]:
-    """Processor seconds per token of forward + backward of the compressions, by number of tokens."""
+    """Returns the processor seconds per token of the forward and backward pass of each compression, one per number of tokens."""
     torch.manual_seed(0)
     sizes = {"heads": HEADS, "head_dim": DIM // HEADS}
     blocks = {
@@ -117,7 +118,7 @@ def cost(tokens: tuple[int, ...] = TOKENS, rounds: int = 3) -> dict[str, list[fl
 
 
 def plot(costs: dict[str, list[float]], caption: str):
-    """Milliseconds per sequence against its tokens, both on logarithmic axes, with the slope of proportional growth as a dotted line."""
+    """Draws milliseconds against tokens per sequence on logarithmic axes, with proportional growth as a dotted line."""
     from transformer_theory.core.plotting import COLOURS, axes, style
 
     tints = dict(zip(costs, (COLOURS["crate"], COLOURS["attention_svm"], COLOURS["rate_reduction"])))

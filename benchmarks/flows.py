@@ -1,7 +1,7 @@
-"""Scan-and-snap's exact population flow: ours against autograd in plain time, and against LSODA in log time on our own rate.
+"""Scan-and-snap's exact population flow: ours against autograd in plain time, and against LSODA in log time on our rate.
 
-Both sides alternate on one thread; times are medians of processor time, ratios are medians over the rounds. Ours integrates twice to
-measure its error; LSODA runs once.
+Both versions alternate on one thread. Times are medians of processor time; ratios are medians over the rounds. Our version integrates
+twice to measure its error; LSODA runs once.
 """
 
 import statistics
@@ -21,19 +21,19 @@ RATES = {"eta_y": 1.0, "eta_z": 0.1}
 
 
 def instance(classes: int, vocab_size: int) -> SequenceClasses:
-    """Classes of ten distinct tokens each and one common token."""
+    """Returns classes with ten distinct tokens each and one common token."""
     return single_common(WEIGHTS.expand(classes, -1), 0.06, vocab_size=vocab_size)
 
 
 def lsoda_in_log_time(classes: SequenceClasses, end: float, tolerance: float) -> Tensor:
-    """The strongest alternative: LSODA on the same rate in the same logarithmic time, in one run, without a measured error."""
+    """Returns the logits [S] of the strongest alternative: one run of LSODA on our rate in logarithmic time, without a measured error."""
     from scipy.integrate import solve_ivp
 
     from transformer_theory.theories.scan_snap.flow.general import derivatives
 
     rate = derivatives(classes, lambda f: f, RATES["eta_z"])
     size = classes.tokens * (classes.classes + 2)
-    solved = solve_ivp(
+    solved = solve_ivp(  # u = log(1 + t), so dy/du = (1 + t) dy/dt
         lambda u, y: np.exp(u) * rate(np.expm1(u), y),
         (0.0, float(np.log1p(end))),
         np.zeros(size),
@@ -45,7 +45,7 @@ def lsoda_in_log_time(classes: SequenceClasses, end: float, tolerance: float) ->
 
 
 def report(title: str, ours: Callable[[], Tensor], other: Callable[[], Tensor], *, rounds: int, atol: float) -> None:
-    """Prints the processor times of both, whose logits must agree to ``atol``."""
+    """Prints the processor times of both versions, after a check that their logits agree to ``atol``."""
     error = float((ours() - other()).abs().max())
     assert error < atol, f"logits differ by {error:.1e}"
     times = take_turns({"ours": ours, "other": other}, rounds, clock=time.process_time)
@@ -54,7 +54,7 @@ def report(title: str, ours: Callable[[], Tensor], other: Callable[[], Tensor], 
 
 
 def end_of(classes: SequenceClasses, end: float, tolerance: float = 1e-8) -> Tensor:
-    """Attention logits [S] of the first query at the time ``end``."""
+    """Returns the attention logits [S] of the first query at the time ``end``."""
     return exact_flow(classes, torch.tensor([end], dtype=torch.float64), **RATES, tolerance=tolerance).logits[0, 0]
 
 
@@ -70,7 +70,7 @@ def main() -> None:
     print(f"  error against tolerance 1e-11: {error:.1e} (target <= 1e-6)")
     huge = instance(10, 10**6)
     million = lambda: end_of(huge, 1e12)  # noqa: E731
-    # another vocabulary gives other logits: the bound only excludes divergence
+    # a different vocabulary gives different logits; atol only excludes divergence
     report("  the same, other: M = 1e6 (target 1.0x +- 0.2)", lambda: end_of(far, 1e12), million, rounds=7, atol=9.0)
     for M in (10_000, 1_000_000):
         family = alike(10_000, vocab_size=M, weights=WEIGHTS, common_share=0.3)

@@ -1,9 +1,9 @@
-"""Does a training that is killed at random moments end bit for bit as one that is not?
+"""Does a training run that is killed at random moments end with the same bits as an uninterrupted run?
 
-A training on digits runs as a process, is killed by SIGKILL at a random moment (also while it starts, measures or writes), and is resumed
-by the same command, until it ends. Weights, moments and rows are compared with those of an uninterrupted training. One thread.
+A training run on digits is a process with one thread. SIGKILL ends it at a random moment, also during its start, a measurement or a write,
+and the same command resumes it, until it finishes. Weights, moments and rows are compared with those of an uninterrupted run.
 
-The moment: after a random number of checkpoints, 0 to 3, a random part of a second. So it does not depend on the speed of the machine.
+The moment is a random fraction of a second after a random number of checkpoints, 0 to 3, so it hardly depends on the machine's speed.
 
     python -m benchmarks.kill_and_resume [KILLS]
 """
@@ -24,23 +24,23 @@ import torch
 from benchmarks.__main__ import header
 
 KILLS, SEED = 20, 0
-TIMED = ("seconds", "images per second")  # quantities that no two trainings have in common
+TIMED = ("seconds", "images per second")  # quantities that differ between any two runs
 TRAIN = ["train", "crate", "--data", "digits", "--theories", "scan_snap", "--epochs", "12", "--interval", "8", "--resume"]
 TRAIN += ["--device", "cpu", "--precision", "float32"]
 
 
 def training(folder: Path) -> subprocess.Popen[bytes]:
-    """The training as a process, which begins or goes on."""
+    """Starts or resumes the training run as a process."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "transformer_theory", *TRAIN, "--out", str(folder)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
 def until_end(folder: Path) -> float:
-    """Seconds of a training until its end.
+    """Runs the training to its end and returns the seconds it took.
 
     Raises:
-        RuntimeError: it ended with an error.
+        RuntimeError: the process ended with an error; the message is the last line that it printed.
     """
     started, process = time.perf_counter(), training(folder)
     _, err = process.communicate()
@@ -50,13 +50,13 @@ def until_end(folder: Path) -> float:
 
 
 def step_of(folder: Path) -> int | None:
-    """The step of the last checkpoint; None before the first."""
+    """Returns the step of the last checkpoint; None before the first."""
     last = folder / "last.pt"
     return torch.load(last, weights_only=True)["step"] if last.exists() else None
 
 
 def differences(folder: Path, other: Path) -> list[str]:
-    """The parts in which two trainings differ."""
+    """Lists the parts in which two training runs differ."""
     states = [torch.load(path / "last.pt", weights_only=True) for path in (folder, other)]
     parts = [name for name in ("step", "best", "rows", "network", "optimiser", "memory") if not equal(*(state[name] for state in states))]
     rows = [[json.loads(line) for line in (path / "table.jsonl").read_text(encoding="utf-8").splitlines()] for path in (folder, other)]
@@ -64,19 +64,19 @@ def differences(folder: Path, other: Path) -> list[str]:
     return [*parts, *(["table"] if first != second else [])]
 
 
-def equal(one: Any, two: Any) -> bool:
-    """Whether two states are equal to the last bit."""
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, two)
-    if isinstance(one, dict):
-        return one.keys() == two.keys() and all(equal(one[key], two[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(two) and all(map(equal, one, two))
-    return one == two
+def equal(first: Any, second: Any) -> bool:
+    """Returns whether two states are equal to the last bit."""
+    if isinstance(first, torch.Tensor):
+        return torch.equal(first, second)
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(equal(first[key], second[key]) for key in first)
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(equal, first, second))
+    return first == second
 
 
 def wait(process: subprocess.Popen[bytes], folder: Path, checkpoints: int, seconds: float) -> bool:
-    """Waits until a training has written some checkpoints, then some seconds. Returns whether the training still runs."""
+    """Waits until a run has written ``checkpoints`` checkpoints, then for ``seconds``; returns whether the process is still running."""
     written, last = 0, changed(folder)
     while written < checkpoints and process.poll() is None:
         time.sleep(0.002)
@@ -87,7 +87,7 @@ def wait(process: subprocess.Popen[bytes], folder: Path, checkpoints: int, secon
 
 
 def changed(folder: Path) -> int:
-    """The time of the last checkpoint, nanoseconds; 0 before the first."""
+    """Returns the time of the last checkpoint in nanoseconds; 0 before the first."""
     try:
         return (folder / "last.pt").stat().st_mtime_ns
     except FileNotFoundError:
@@ -95,7 +95,7 @@ def changed(folder: Path) -> int:
 
 
 def main(kills: int = KILLS) -> int:
-    """Prints a row for each kill, and whether the training ended as the uninterrupted one. Returns the number of differences."""
+    """Prints a row per kill and whether the run ended like the uninterrupted one; returns the number of differences."""
     generator, total = random.Random(SEED), 0
     with tempfile.TemporaryDirectory() as name:
         whole, parts = Path(name) / "whole", Path(name) / "parts-0"
@@ -108,7 +108,7 @@ def main(kills: int = KILLS) -> int:
                 process.send_signal(signal.SIGKILL)
                 process.communicate()
                 print(f"{number:4}  {checkpoints:22}  {seconds:.2f} s  {before} -> {step_of(parts)}", flush=True)
-            else:  # it has ended before; the remaining kills are of another training
+            else:  # it finished before the kill; a new run takes the remaining kills
                 process.communicate()
                 total += compare(parts, whole)
                 parts = parts.with_name(f"parts-{number}")
@@ -117,10 +117,10 @@ def main(kills: int = KILLS) -> int:
 
 
 def compare(parts: Path, whole: Path) -> int:
-    """Prints and counts the differences of a training that was killed and one that was not."""
-    found = differences(parts, whole)
-    print(f"at the end: {'bit for bit the same' if not found else 'DIFFERENT: ' + ', '.join(found)}", flush=True)
-    return len(found)
+    """Prints and counts the differences between a run that was killed and an uninterrupted run."""
+    different = differences(parts, whole)
+    print(f"at the end: {'bit for bit the same' if not different else 'DIFFERENT: ' + ', '.join(different)}", flush=True)
+    return len(different)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """The MCR² training loss, forward and backward: ours against the k x m x m membership matrices of the formula, and a loop over classes.
 
-At m = 1,000, k = 100 the matrices take 0.4 GB and the formula is timed whole; at m = 10,000, k = 10 they would take 4 GB, and the loop
-is the baseline. Times are medians over interleaved rounds on one thread, ratios medians of the rounds' ratios. Two numbers for memory:
-the tensors that autograd holds between the passes (sizes of the saved tensors, the features themselves left out), and the growth of a
-fresh process's peak resident size over both passes.
+At m = 1,000, k = 100 the matrices take 0.4 GB, and the whole formula is timed. At m = 10,000, k = 10 they would take 4 GB, so the loop is
+the baseline. Times are medians over alternating rounds on one thread; ratios are medians of the rounds' ratios. Memory is reported in two
+ways: the size of the tensors that autograd saves between the passes, without the features, and the growth of the peak resident size of a
+fresh process over both passes.
 """
 
 import statistics
@@ -21,7 +21,7 @@ EPS = 0.5**0.5
 
 
 def functions_of(features: Tensor, labels: Tensor, k: int) -> dict[str, Callable[[], Tensor]]:
-    """The loss of features [m, p] with labels [m] of k classes in three versions."""
+    """Returns three versions of the loss of features [m, p] with labels [m] of k classes."""
     loss = MaximalCodingRateReduction(eps=EPS)
     return {
         "ours": lambda: loss(features, labels).loss,
@@ -31,24 +31,31 @@ def functions_of(features: Tensor, labels: Tensor, k: int) -> dict[str, Callable
 
 
 def saved(function: Callable[[], Tensor], features: Tensor) -> float:
-    """MiB of distinct storage that autograd holds for the backward pass, without that of the features."""
-    held: dict[int, int] = {}
+    """Returns the MiB of distinct storages that autograd saves for the backward pass, without the storage of the features."""
+    sizes: dict[int, int] = {}  # bytes of each storage, by its address
 
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() != features.untyped_storage().data_ptr():
-            held[storage.data_ptr()] = storage.nbytes()
+            sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        value = function()
-        total = sum(held.values()) / 2**20
+        value = function()  # while the loss exists, no saved storage is freed, so every address is distinct
+        total = sum(sizes.values()) / 2**20
     del value
     return total
 
 
 def measure(m: int, k: int, targets: dict[str, float], rounds: int) -> None:
-    """Prints times and memory of ours and of the versions that have a target for the ratio."""
+    """Prints times and memory of our version and of each version with a target for the ratio.
+
+    Args:
+        m: number of samples.
+        k: number of classes.
+        targets: smallest accepted ratio to our time, by version.
+        rounds: number of timed rounds.
+    """
     features, labels = instance(m, k)
     functions = functions_of(features, labels, k)
     functions = {name: function for name, function in functions.items() if name == "ours" or name in targets}
@@ -67,7 +74,7 @@ def measure(m: int, k: int, targets: dict[str, float], rounds: int) -> None:
 
 
 def main() -> None:
-    """Prints both sizes."""
+    """Prints the results for both sizes."""
     measure(1000, 100, {"loop": 10, "formula": 100}, rounds=5)
     measure(10_000, 10, {"loop": 2}, rounds=9)
 

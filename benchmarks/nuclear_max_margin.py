@@ -1,8 +1,8 @@
-"""Nuclear max-margin, this library one by one and in a batch against cvxpy, at n10 T5 d20 and n6 T8 d10.
+"""Nuclear max-margin problems: this library, one by one and in a batch, against cvxpy.
 
-The textbook version has one cvxpy constraint per token and cvxpy's default solver (SCS); the strongest plain version has a single
-vectorised constraint and Clarabel. Their accuracy is the excess of their norm, once W is scaled to be feasible, over the norm here, whose
-duality gap is at rounding.
+The sizes are n = 10, T = 5, d = 20 and n = 6, T = 8, d = 10. The textbook version has one cvxpy constraint per token and cvxpy's default
+solver (SCS). The strongest plain version has a single vectorised constraint and the solver Clarabel. To compare accuracy, their W is
+scaled until it is feasible; the excess is that of its norm over the norm of our solution, whose duality gap is at the level of rounding.
 """
 
 import statistics
@@ -20,49 +20,50 @@ MEASURED = ("single", "batched", "textbook", "vectorised")
 
 
 def excess(W: np.ndarray, difference: np.ndarray, query: np.ndarray, norm: float) -> float:
-    """Excess of the norm of a solution over the smallest, relative to it, once W is scaled so that all margins are at least one."""
+    """Returns the relative excess of a solution's norm over the smallest norm, after W is scaled so that all margins are at least one."""
     margin = float(((difference @ W) * query).sum(1).min())
     return float(np.linalg.norm(W, "nuc")) / margin / norm - 1
 
 
 def run(size: dict[str, int], rounds: int = ROUNDS) -> dict[str, float]:
-    """Medians in seconds per problem, ratios, and accuracies; the versions take turns in every round."""
+    """Returns medians in seconds per problem, ratios and accuracies; the versions take turns in every round."""
     generator = torch.Generator().manual_seed(0)
     seconds: dict[str, list[float]] = {name: [] for name in MEASURED}
-    kkt, polished, far = [], [], {"textbook": [], "vectorised": []}
+    kkt, polished, excesses = [], [], {"textbook": [], "vectorised": []}
     for turn in range(-1, rounds):  # the first round warms up
-        drawn = cross_attention(**size, generator=generator, trials=BATCH)
-        select = drawn.optimal()
-        pairs = constraints(drawn.tokens, drawn.query, select)
-        plain = pairs.problem(0)
+        batch = cross_attention(**size, generator=generator, trials=BATCH)
+        select = batch.optimal()
+        pairs = constraints(batch.tokens, batch.query, select)
+        problem = pairs.problem(0)
         clock = [time.perf_counter()]
-        singles = [nuclear_max_margin(constraints(drawn.tokens[at], drawn.query[at], select[at])) for at in range(EACH)]
+        singles = [nuclear_max_margin(constraints(batch.tokens[i], batch.query[i], select[i])) for i in range(EACH)]
         clock.append(time.perf_counter())
-        solutions = nuclear_max_margins(constraints(drawn.tokens, drawn.query, select))
+        solutions = nuclear_max_margins(constraints(batch.tokens, batch.query, select))
         clock.append(time.perf_counter())
-        first = constraint_by_constraint(drawn.tokens[0].numpy(), drawn.query[0].numpy(), select[0].numpy())
+        first = constraint_by_constraint(batch.tokens[0].numpy(), batch.query[0].numpy(), select[0].numpy())
         clock.append(time.perf_counter())
-        second = all_at_once(plain.difference.numpy(), plain.query.numpy())
+        second = all_at_once(problem.difference.numpy(), problem.query.numpy())
         clock.append(time.perf_counter())
         if turn < 0:
             continue
         for name, begin, end, count in zip(MEASURED, clock, clock[1:], (EACH, BATCH, 1, 1)):
             seconds[name].append((end - begin) / count)
-        kkt.append(max(float(solutions.kkt[solutions.solved].max()), *(one.kkt for one in singles)))
+        kkt.append(max(float(solutions.kkt[solutions.solved].max()), *(solution.kkt for solution in singles)))
         polished.append(float((solutions.gap <= 1e-9).double().mean()))
         for name, W in (("textbook", first), ("vectorised", second)):
-            far[name].append(excess(W, plain.difference.numpy(), plain.query.numpy(), singles[0].norm))
+            excesses[name].append(excess(W, problem.difference.numpy(), problem.query.numpy(), singles[0].norm))
     ratios = {
         f"{ours}, {other}": statistics.median(b / a for a, b in zip(seconds[ours], seconds[other]))
         for ours in ("single", "batched")
         for other in ("textbook", "vectorised")
     }
-    accuracy = {f"{name} excess": max(values) for name, values in far.items()} | {"kkt": max(kkt), "polished": statistics.mean(polished)}
+    accuracy = {f"{name} excess": max(values) for name, values in excesses.items()}
+    accuracy |= {"kkt": max(kkt), "polished": statistics.mean(polished)}
     return {name: statistics.median(times) for name, times in seconds.items()} | ratios | accuracy
 
 
 def main() -> None:
-    """Prints the ratios."""
+    """Prints times, ratios and accuracies for both sizes."""
     for size in SIZES:
         numbers = run(size)
         textbook, vectorised = (f"{numbers[f'{name} excess']:.0e} above the smallest norm" for name in ("textbook", "vectorised"))

@@ -1,249 +1,68 @@
 """Which model families a probe measures: tiny models of ``transformers``, each against its own hidden states.
 
-For each family and implementation of attention: layers whose stream is exact before the attention, after it and at the end; attentions
-seen; attentions with a bilinear form; whether outputs and gradients are bit-identical; whether bfloat16 and a compiled host work; and the
-time of an observed training step, with all metrics, relative to one without a probe. The models are so small that this ratio is that of the
-metrics' fixed costs: it compares families, and says nothing of a training. Families whose package is missing are left out.
+The table has one row per family and implementation of attention, with these columns: the number of layers whose stream is exact before the
+attention, after it and at the end of the layer; the number of attentions that were measured, and of those with a bilinear form; whether
+outputs and gradients are bit-identical; whether bfloat16 and a compiled host work; the time of a training step with all metrics relative to
+a step without a probe. The models are so small that this ratio shows the fixed costs of the metrics: it compares families, and does not
+predict the cost in real training. Families whose package is missing are left out.
 """
 
-import os
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from benchmarks._families import DEPTH, FAMILIES, Family, N, inputs_of, model_of
 from transformer_theory.core.metric import Activations, Metric
 from transformer_theory.metrics import AttentionStatistics, Geometry
 from transformer_theory.probes import probe
 from transformer_theory.theories import list_theories
 from transformer_theory.training.faults import tensors_in
 
-N, T, D, HEADS, DEPTH, VOCAB = 4, 7, 32, 4, 2, 40
-TEXT = {"hidden_size": D, "num_hidden_layers": DEPTH, "num_attention_heads": HEADS, "intermediate_size": 64, "initializer_range": 0.3}
-TEXT |= {"vocab_size": VOCAB, "max_position_embeddings": 32, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
-GROUPED = TEXT | {"num_key_value_heads": 2, "head_dim": 8}
-SHORT = {"n_layer": DEPTH, "n_head": HEADS, "vocab_size": VOCAB, "initializer_range": 0.3}
-FALCON = {name: value for name, value in TEXT.items() if name != "intermediate_size"} | {"new_decoder_architecture": False}
-BART = {"d_model": D, "vocab_size": VOCAB, "max_position_embeddings": 32, "init_std": 0.3}
-BART |= {
-    f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in (("layers", DEPTH), ("attention_heads", HEADS), ("ffn_dim", 64))
-}
-IMAGES = {name: TEXT[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "initializer_range")}
-IMAGES |= {"image_size": 8, "patch_size": 4}
-DEBERTA = TEXT | {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": 8}
-
-
-@dataclass(frozen=True)
-class Family:
-    """A family of models.
-
-    Attributes:
-        model, config: names of the classes in ``transformers``.
-        sizes: of a tiny model.
-        layer: name of a layer, with its number as ``{}``; what it returns is the stream after it. Of several stacks, one for each.
-        inside: place of the stream after the first attention of a layer: a module inside it, and "in" or "out", or "sum" if it is the sum
-            of the layer's input and that module's output.
-        attentions: calls of attention in one pass.
-        bilinear: how many of them have scores that are bilinear in their tokens.
-        inputs: names of what the model takes.
-        implementations: of attention.
-    """
-
-    model: str
-    config: str
-    sizes: dict[str, Any]
-    layer: tuple[str, ...]
-    inside: tuple[tuple[str, str], ...]
-    bilinear: int = 0
-    attentions: int = DEPTH
-    inputs: tuple[str, ...] = ("input_ids",)
-    implementations: tuple[str, ...] = ("sdpa", "eager")
-
-
-def _bert(name: str, **more: Any) -> Family:
-    layer = ("encoder.layer.{}",), (("attention.output.LayerNorm", "in"),)
-    return Family(f"{name}Model", f"{name}Config", TEXT | more, *layer, bilinear=DEPTH, inputs=("input_ids", "attention_mask"))
-
-
-def _llama(name: str, after: str = "post_attention_layernorm", **more: Any) -> Family:
-    return Family(f"{name}Model", f"{name}Config", GROUPED | more, ("layers.{}",), ((after, "in"),))
-
-
-NEXT_WORDS = ("input_ids", "decoder_input_ids")
-FAMILIES = {
-    "GPT-2": Family("GPT2Model", "GPT2Config", SHORT | {"n_embd": D, "n_positions": 32}, ("h.{}",), (("ln_2", "in"),), DEPTH),
-    "BERT": _bert("Bert"),
-    "RoBERTa": _bert("Roberta"),
-    "ELECTRA": _bert("Electra", embedding_size=D),
-    "DistilBERT": Family(
-        "DistilBertModel",
-        "DistilBertConfig",
-        {"dim": D, "n_layers": DEPTH, "n_heads": HEADS, "hidden_dim": 64, "vocab_size": VOCAB, "initializer_range": 0.3},
-        ("transformer.layer.{}",),
-        (("sa_layer_norm", "in"),),
-        DEPTH,
-    ),
-    "ALBERT, one layer shared": Family(
-        "AlbertModel",
-        "AlbertConfig",
-        TEXT | {"embedding_size": 16},
-        ("encoder.albert_layer_groups.0",),
-        (("albert_layers.0.attention.LayerNorm", "in"),),
-        DEPTH,
-    ),
-    "Llama, grouped keys": _llama("Llama"),
-    "Mistral, windows": _llama("Mistral", sliding_window=4),
-    "Qwen3": _llama("Qwen3"),
-    "Gemma-2, bounded scores": Family(
-        "Gemma2Model", "Gemma2Config", GROUPED, ("layers.{}",), (("pre_feedforward_layernorm", "in"),), implementations=("eager",)
-    ),
-    "GPT-OSS, sinks": Family(
-        "GptOssModel",
-        "GptOssConfig",
-        GROUPED | {"num_local_experts": 2, "num_experts_per_tok": 1},
-        ("layers.{}",),
-        (("post_attention_layernorm", "in"),),
-        implementations=("eager",),
-    ),
-    "Phi, parallel": Family("PhiModel", "PhiConfig", TEXT, ("layers.{}",), (("self_attn", "sum"),)),
-    "GPT-NeoX, parallel": Family("GPTNeoXModel", "GPTNeoXConfig", TEXT, ("layers.{}",), (("attention", "sum"),)),
-    "Falcon, parallel, alibi": Family(
-        "FalconModel",
-        "FalconConfig",
-        FALCON | {"alibi": True, "multi_query": True, "parallel_attn": True},
-        ("h.{}",),
-        (("self_attention", "sum"),),
-    ),
-    "BLOOM, alibi": Family(
-        "BloomModel",
-        "BloomConfig",
-        SHORT | {"hidden_size": D},
-        ("h.{}",),
-        (("post_attention_layernorm", "in"),),
-        implementations=("eager",),
-    ),
-    "OPT": Family(
-        "OPTModel",
-        "OPTConfig",
-        {"hidden_size": D, "num_hidden_layers": DEPTH, "num_attention_heads": HEADS, "ffn_dim": 64, "vocab_size": VOCAB, "init_std": 0.3}
-        | {"word_embed_proj_dim": D, "max_position_embeddings": 32},
-        ("decoder.layers.{}",),
-        (("final_layer_norm", "in"),),
-        DEPTH,
-    ),
-    "T5": Family(
-        "T5Model",
-        "T5Config",
-        {"d_model": D, "d_kv": 8, "d_ff": 64, "num_layers": DEPTH, "num_heads": HEADS, "vocab_size": VOCAB, "initializer_factor": 5.0},
-        ("encoder.block.{}", "decoder.block.{}"),
-        (("layer.0", "out"), ("layer.0", "out")),
-        attentions=3 * DEPTH,
-        inputs=NEXT_WORDS,
-    ),
-    "BART": Family(
-        "BartModel",
-        "BartConfig",
-        BART,
-        ("encoder.layers.{}", "decoder.layers.{}"),
-        (("self_attn_layer_norm", "in"), ("self_attn_layer_norm", "in")),
-        2 * DEPTH,
-        attentions=3 * DEPTH,
-        inputs=NEXT_WORDS,
-    ),
-    "ViT": Family("ViTModel", "ViTConfig", IMAGES, ("layers.{}",), (("layernorm_after", "in"),), DEPTH, inputs=("pixel_values",)),
-    "DINOv2": Family("Dinov2Model", "Dinov2Config", IMAGES, ("encoder.layer.{}",), (("norm2", "in"),), DEPTH, inputs=("pixel_values",)),
-    "XLNet, time first": Family(
-        "XLNetModel",
-        "XLNetConfig",
-        SHORT | {"d_model": D, "d_inner": 64},
-        ("layer.{}",),
-        (("rel_attn.layer_norm", "in"),),
-        implementations=("",),
-    ),
-    "DeBERTa": Family(
-        "DebertaModel", "DebertaConfig", DEBERTA, ("encoder.layer.{}",), (("attention.output.LayerNorm", "in"),), implementations=("",)
-    ),
-    "Mamba, features only": Family(
-        "MambaModel",
-        "MambaConfig",
-        {"hidden_size": D, "num_hidden_layers": DEPTH, "state_size": 4, "vocab_size": VOCAB, "time_step_rank": 4},
-        ("layers.{}",),
-        (),
-        attentions=0,
-        implementations=("",),
-    ),
-}
-
 
 class Keep(Metric):
-    """Keeps all activations."""
+    """A metric that stores all activations."""
 
     def __init__(self, *kinds: str):
         self.kinds = kinds  # type: ignore[misc]
         super().__init__()
 
     def update(self, activations: Activations) -> None:
-        """Keeps one."""
+        """Stores one record of activations."""
         self.seen.append(activations)
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> list:
-        """No rows."""
+        """Returns no rows."""
         return []
 
     def reset(self) -> None:
-        """Forgets all."""
+        """Discards the stored activations."""
         super().reset()
         self.seen: list[Activations] = []
 
     def of(self, kind: str) -> list[Activations]:
-        """Those of one kind, in order."""
+        """Returns the stored activations of one kind, in order."""
         return [activations for activations in self.seen if activations.kind == kind]
 
 
 def metrics_for(family: Family) -> list[Metric]:
-    """Metrics of all theories and of none, or of features alone."""
+    """Returns the metrics of all theories and the general ones; without attention, only metrics of features."""
     everything = [metric for theory in list_theories() if theory.in_networks for metric in theory.in_networks.metrics()]
     everything += [AttentionStatistics(), Geometry()]
     return [metric for metric in everything if family.attentions or "attention" not in metric.kinds]
 
 
-def model_of(family: Family, implementation: str) -> nn.Module:
-    """A tiny model with random weights, the same at every call.
-
-    Raises:
-        ImportError: ``transformers`` is missing.
-        AttributeError: its version lacks the family.
-    """
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    import transformers
-
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        config = getattr(transformers, family.config)(**family.sizes)
-        kind = getattr(transformers, family.model)
-        model = kind._from_config(config, attn_implementation=implementation) if implementation else kind(config)
-    return model.eval()
-
-
-def inputs_of(family: Family) -> dict[str, Tensor]:
-    """Random inputs."""
-    generator = torch.Generator().manual_seed(1)
-    words = torch.randint(2, VOCAB, (N, T), generator=generator)
-    lengths = torch.tensor([T] * (N - 1) + [T - 2])
-    choices = {"input_ids": words, "attention_mask": (torch.arange(T) < lengths[:, None]).long(), "decoder_input_ids": words[:, :6]}
-    choices["pixel_values"] = torch.randn(N, 3, 8, 8, generator=generator)
-    return {name: choices[name] for name in family.inputs}
-
-
 def streams_of(family: Family, model: nn.Module) -> list[tuple[Tensor, Tensor | None, Tensor]]:
-    """The stream before each layer, after its first attention and after the layer, by hooks on the modules that hold it."""
+    """Returns the stream before each layer, after its first attention and after the layer, taken by hooks on the modules.
+
+    Each stream has the shape [n, seq, d], or [seq, n, d] if the model puts time first.
+    """
     seen: dict[str, list[tuple[Tensor, Tensor]]] = {}
     modules = dict(model.named_modules())
-    places = [(layer.format(i), inside) for layer, inside in _stacks(family) for i in range(DEPTH)]
+    places = _places(family)
     handles = []
 
     def watch(name: str) -> None:
@@ -253,30 +72,43 @@ def streams_of(family: Family, model: nn.Module) -> list[tuple[Tensor, Tensor | 
 
         handles.append(modules[name].register_forward_hook(hook, with_kwargs=True))
 
-    for name in dict.fromkeys(name for layer, inside in places for name in (layer, inside and f"{layer}.{inside[0]}") if name):
+    for name in dict.fromkeys(name for layer, inside, _ in places for name in (layer, inside, family.following) if name):
         watch(name)
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # torch's fused encoder differs by rounding, and a probe switches it off
     with torch.no_grad():
         model(**inputs_of(family))
+    torch.backends.mha.set_fastpath_enabled(fused)
     for handle in handles:
         handle.remove()
     streams = []
-    for layer, inside in places:
-        before, after = seen[layer].pop(0)
+    for number, (layer, inside, part) in enumerate(places):
+        if family.following:  # each layer runs once
+            follower = places[number + 1][0] if number + 1 < len(places) else family.following
+            before, after = seen[layer][0][0], seen[follower][0][0]
+        else:
+            before, after = seen[layer].pop(0)
         middle = None
         if inside:
-            entry, output = seen[f"{layer}.{inside[0]}"].pop(0)
-            middle = before + output if inside[1] == "sum" else entry if inside[1] == "in" else output
+            entry, output = seen[inside].pop(0)
+            middle = before + output if part == "sum" else entry if part == "in" else output
             middle = middle.reshape_as(before)  # OPT flattens sequences inside its layers
         streams.append((before, middle, after))
     return streams
 
 
-def _stacks(family: Family) -> list[tuple[str, tuple[str, str] | None]]:
-    return [(layer, family.inside[i] if family.inside else None) for i, layer in enumerate(family.layer)]
+def _places(family: Family) -> list[tuple[str, str, str]]:
+    """The names of each layer and of the module at its stream after attention, and which end of that module holds it."""
+    places = []
+    for stack, layer in enumerate(family.layer):
+        name, part = family.inside[stack] if family.inside else ("", "")
+        name = name if not name or "{}" in name else f"{layer}.{name}"
+        places += [(layer.format(i), name.format(i), part) for i in range(DEPTH)]
+    return places
 
 
 def observed(family: Family, model: nn.Module, **options: Any) -> Keep:
-    """All activations of one pass."""
+    """Returns a metric that has stored all activations of one pass."""
     keep = Keep("attention", "features") if family.attentions else Keep("features")
     with torch.no_grad(), probe(model, [keep], **options):
         model(**inputs_of(family))
@@ -284,7 +116,7 @@ def observed(family: Family, model: nn.Module, **options: Any) -> Keep:
 
 
 def exact_layers(family: Family, streams: list[tuple[Tensor, Tensor | None, Tensor]], features: list[Activations]) -> int:
-    """Number of layers whose stream is exact at all places; time may come first in the model's own."""
+    """Returns the number of layers whose stream is exact at all places [n, seq, d]; the model's stream may be [seq, n, d]."""
 
     def same(seen: Tensor | None, true: Tensor | None) -> bool:
         if seen is None or true is None:
@@ -296,7 +128,11 @@ def exact_layers(family: Family, streams: list[tuple[Tensor, Tensor | None, Tens
 
 
 def trained(family: Family, model: nn.Module, metrics: list[Metric]) -> tuple[list[Tensor], list[str], float]:
-    """One training step, observed if there are metrics: outputs, gradients and random state; errors; processor time."""
+    """Makes one training step, with a probe if there are metrics.
+
+    Returns:
+        Outputs, gradients and random state in one list of tensors [...]; errors of the metrics; processor time in seconds.
+    """
     model.train().zero_grad()
     with torch.random.fork_rng():
         torch.manual_seed(3)
@@ -322,7 +158,7 @@ def _works(action: Callable[[], list[str]]) -> str:
 
 
 def row(family: Family, implementation: str) -> list[str]:
-    """What the table says of a family."""
+    """Returns the cells of a family's row, without its name."""
     model = model_of(family, implementation)
     keep = observed(family, model)
     streams = streams_of(family, model)
@@ -361,6 +197,7 @@ def row(family: Family, implementation: str) -> list[str]:
 def main() -> None:
     """Prints the table in Markdown."""
     warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)  # idle threads wait actively, which processor time would count
     print("| family | layers exact | attentions | with W | bit-identical | bfloat16 | compiled host | observed step / step |")
     print("|---|---|---|---|---|---|---|---|")
     for name, family in FAMILIES.items():

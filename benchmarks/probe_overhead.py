@@ -1,12 +1,12 @@
-"""Cost of a probe: training of four networks with measurements at every tenth step, against the same training without.
+"""Cost of a probe: training of four networks with measurements at every tenth step, against training without a probe.
 
 Steps with all theories' metrics, with the general statistics (:class:`AttentionStatistics`, :class:`Geometry`), with an empty probe and
 without a probe take turns on one thread, so that a busy machine slows all of them. Times are processor time. A share is
 (median time of a measured step - median time of a step) / 10 / (median time of a step). Targets: all metrics at most 10 %, the general
 statistics at most 3 %.
 
-The cost of each metric is measured separately: a forward pass with this metric alone, minus a forward pass with an empty probe. Then what
-several metrics share (attention weights, entropies, subspaces) counts for each of them.
+The cost of each metric is measured separately: a forward pass with only this metric, minus a forward pass with an empty probe. A quantity
+that several metrics share (attention weights, entropies, subspaces) therefore counts for each of them.
 """
 
 import statistics
@@ -46,7 +46,7 @@ class Network:
 
 
 def networks() -> list[Network]:
-    """The four networks."""
+    """Returns the four networks."""
     generator = torch.Generator().manual_seed(0)
     words = torch.randint(200, (16, 48), generator=generator)
     images = torch.rand(128, 3, 32, 32, generator=generator)
@@ -60,7 +60,7 @@ def networks() -> list[Network]:
 
 
 def gpt2() -> nn.Module:
-    """A small GPT-2."""
+    """Returns a small GPT-2."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     settings: dict[str, Any] = {"n_embd": 192, "n_layer": 4, "n_head": 4, "vocab_size": 200, "n_positions": 64}
@@ -69,13 +69,13 @@ def gpt2() -> nn.Module:
 
 
 def all_metrics() -> dict[str, list[Metric]]:
-    """The metrics of every theory, and the general statistics, under ``network``."""
+    """Returns the metrics of every theory by its name, and the general statistics under ``network``."""
     groups = {theory.name: list(theory.in_networks.metrics()) for theory in list_theories() if theory.in_networks}
     return groups | {"network": [AttentionStatistics(), Geometry()]}
 
 
 def seconds(network: Network, model: nn.Module, metrics: Sequence[Metric] | None, optimiser: torch.optim.Optimizer | None = None) -> float:
-    """Processor time of a forward pass, and of a training step if there is an optimiser; probed unless ``metrics`` is None."""
+    """Returns the processor time of a forward pass, or of a training step if there is an optimiser; no probe if ``metrics`` is None."""
     started = time.process_time()
     with nullcontext() if metrics is None else probe(model, metrics) as p, torch.set_grad_enabled(optimiser is not None):
         if p is not None:
@@ -95,19 +95,19 @@ def measure(network: Network) -> None:
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
     groups = all_metrics()
     everything = [metric for group in groups.values() for metric in group]
-    ways = {"without": None, "all metrics": everything, "general statistics": groups["network"], "empty probe": []}
-    times: dict[str, list[float]] = {way: [] for way in ways}
-    for metrics in ways.values():  # warm up
+    variants = {"without": None, "all metrics": everything, "general statistics": groups["network"], "empty probe": []}
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    for metrics in variants.values():  # warm up
         seconds(network, model, metrics, optimiser)
     for _ in range(ROUNDS):
-        for way, metrics in ways.items():
-            times[way].append(seconds(network, model, metrics, optimiser))
-    took = {way: statistics.median(each) for way, each in times.items()}
-    step = took.pop("without")
+        for name, metrics in variants.items():
+            times[name].append(seconds(network, model, metrics, optimiser))
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    step = medians.pop("without")
     print(f"  {network.name}: {1e3 * step:.0f} ms per step")
-    for way, median in took.items():
-        target = f" (target <= {TARGETS[way]:.0%})" if way in TARGETS else ""
-        print(f"    {way + ' at every tenth step':38s} {(median - step) / step / EVERY:+6.1%} of training{target}")
+    for name, median in medians.items():
+        target = f" (target <= {TARGETS[name]:.0%})" if name in TARGETS else ""
+        print(f"    {name + ' at every tenth step':38s} {(median - step) / step / EVERY:+6.1%} of training{target}")
     empty = min(seconds(network, model, []) for _ in range(PASSES))
     for group, members in groups.items():
         for metric in members:

@@ -1,6 +1,6 @@
-"""Construction of ReduNet: ours against the formulas as they are written, on digits; on a grid against a loop over frequencies.
+"""Construction of ReduNet: ours against the formulas as written, on digits, and against a loop over frequencies, on a grid.
 
-Both sides run in turn on one thread; times are medians, ratios medians of the rounds' ratios.
+Both versions take turns on one thread. Times are medians; ratios are medians of the rounds' ratios.
 """
 
 import statistics
@@ -19,11 +19,15 @@ SETTINGS = {"eps": 0.1**0.5, "step": 0.5}
 
 
 def report(title: str, ours: Callable[[], Tensor], baseline: Callable[[], Tensor], *, rounds: int, factor: float, limit: float) -> None:
-    """Prints the times of both, whose features must agree.
+    """Prints the times of both versions, after a check that their features agree.
 
     Args:
-        factor: how many times faster ours should be.
-        limit: seconds that ours may take.
+        title: first line of the output.
+        ours: our version; it returns the features.
+        baseline: the version to compare with.
+        rounds: number of timed rounds.
+        factor: target ratio of the baseline's time to ours.
+        limit: target for our time in seconds.
     """
     error = float((ours() - baseline()).abs().max())
     assert error < 1e-9, f"features differ by {error:.1e}"

@@ -1,6 +1,6 @@
 """Growth of the cost of attention-SVM: CPU time per problem and per step against n inputs, T tokens, dimension d and batch size.
 
-``python -m benchmarks.scaling FIGURE.svg`` draws it too.
+``python -m benchmarks.scaling FIGURE.svg`` also draws the growth.
 """
 
 import math
@@ -23,13 +23,13 @@ VARIED = {"n": (2, 4, 8, 16, 32), "T": (2, 4, 8, 16, 32), "d": (8, 16, 32, 64, 1
 NAMES = {"n": "inputs n", "T": "tokens T", "d": "dimension d", "batch": "problems at once"}
 STEPS, ROUNDS = 50, 3
 LABELS = ("Frobenius, one by one", "Frobenius, batched", "nuclear, batched", "descent on W", "descent on K and Q")
-SOLVERS = 3  # the first labels; the others count steps
+SOLVERS = 3  # number of labels that count problems, which come first; the others count steps
 
 
 def prepare(*, n: int, T: int, d: int, batch: int) -> dict[str, tuple[int, Callable[[], object]]]:
-    """For each label the number of problems (or of steps of one problem) that the call solves, and the call.
+    """Returns for each label the number of problems, or of steps times problems, that a call computes, and the call.
 
-    All problems are feasible, since d >= max(T - 1, n).
+    All problems are feasible if d >= max(T - 1, n).
     """
     generator = torch.Generator().manual_seed(0)
     instance = svm.cross_attention(inputs=n, tokens=T, dim=d, generator=generator, trials=batch)
@@ -46,7 +46,7 @@ def prepare(*, n: int, T: int, d: int, batch: int) -> dict[str, tuple[int, Calla
 
 
 def run(rounds: int = ROUNDS, varied: dict[str, tuple[int, ...]] = VARIED) -> dict[str, dict[str, list[float]]]:
-    """Median CPU seconds per problem or step: ``run()[axis][label]`` is a list over ``varied[axis]``."""
+    """Returns the median CPU seconds per problem or step: ``run()[axis][label]`` has one number per size in ``varied[axis]``."""
     costs = {}
     for axis, sizes in varied.items():
         costs[axis] = {label: [] for label in LABELS}
@@ -59,13 +59,13 @@ def run(rounds: int = ROUNDS, varied: dict[str, tuple[int, ...]] = VARIED) -> di
 
 
 def exponent(sizes: tuple[int, ...], seconds: list[float]) -> float:
-    """Slope on log-log axes between the middle and the largest size; with 1 the time is proportional to the size."""
+    """Computes the slope on log-log axes between the middle and the largest size; 1 means time proportional to size."""
     middle = len(sizes) // 2
     return math.log(seconds[-1] / seconds[middle]) / math.log(sizes[-1] / sizes[middle])
 
 
 def draw(costs: dict[str, dict[str, list[float]]], caption: str):
-    """Two rows, solvers and descent, one column per axis, with the slope of proportional growth as a grey line."""
+    """Draws solvers in the first row and descent in the second, one column per axis; a grey line shows proportional growth."""
     from transformer_theory.core.plotting import COLOURS, axes, style
 
     tints = dict(zip(LABELS, (COLOURS[name] for name in ("attention_svm", "attention_svm", "scan_snap", "rate_reduction", "crate"))))
@@ -101,7 +101,7 @@ def draw(costs: dict[str, dict[str, list[float]]], caption: str):
 
 
 def main(path: Path | None = None) -> None:
-    """Prints how cost grows; draws it if a path is given."""
+    """Prints the growth of the costs; draws it if a path is given."""
     costs = run()
     base = ", ".join(f"{name} = {value}" for name, value in BASE.items())
     print(f"cost at {base}, and the exponent of its growth in each (1: proportional); CPU time, medians of {ROUNDS} rounds")

@@ -1,12 +1,12 @@
 """Training of scan-and-snap's model, sampling included: ours in count form, against autograd on one-hot sequences and on counts.
 
-The textbook version makes a key of every token, scores it by the query and differentiates through everything. Two better baselines: one
-that uses only the query's row of Z, and one on counts drawn as we draw them; against the latter, our advantages are closed-form directions,
-few columns and batched runs.
+The textbook version makes a key of every token, scores it by the query and differentiates through all operations. There are two better
+baselines. One uses only the query's row of Z. The other uses counts, drawn as in our version; our remaining advantages over it are
+closed-form directions, few columns and batched runs.
 
-A batch of 128 and momentum 0.9; one run from zero (K + 1 columns of the decoder for us) or from random weights (all M), and sixteen runs of
-different seeds side by side. All versions alternate on one thread; times are medians of CPU milliseconds per step and run, ratios are
-medians over the rounds. Every version draws new sequences at each step.
+The batch size is 128 and the momentum 0.9. One run starts from zero (our decoder then has K + 1 columns) or from random weights (all M
+columns); sixteen runs with different seeds train side by side. All versions alternate on one thread. Times are medians of CPU milliseconds
+per step and run; ratios are medians over the rounds. Every version draws new sequences at each step.
 """
 
 import statistics
@@ -23,12 +23,12 @@ from benchmarks.baselines.scan_snap import OneLayer, counted, optimiser, sequenc
 from transformer_theory.theories.scan_snap import HeavyBall, Weights, gradient_descent, sampled, synthetic
 
 BATCH, MOMENTUM, RUNS, ROUNDS = 128, 0.9, 16, 7
-OURS, THEIRS = 32, 4  # steps timed per round
+OURS, THEIRS = 32, 4  # steps per round of our version and of the baselines
 
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the table: sizes, and the target ratios for a single run and for one of sixteen."""
+    """One row of the table: sizes, and the target ratios for a single run and for each of sixteen runs."""
 
     classes: int
     per_query: int
@@ -41,7 +41,7 @@ CASES = (Case(2, 1, 128, 15, 25), Case(20, 2, 128, 40, 70), Case(2, 1, 1024, 100
 
 
 def versions(case: Case, start: str):
-    """Each version as a function without arguments, with its number of steps times runs."""
+    """Returns each version as a function without arguments, with the number of steps times runs that it trains."""
     classes = synthetic(case.classes, per_query=case.per_query)
     M, S = classes.vocab_size, classes.tokens
 
@@ -87,7 +87,7 @@ def versions(case: Case, start: str):
 
 
 def agree() -> float:
-    """Largest difference of our losses and the explicit model's over ten steps on the same sequences, from zero."""
+    """Returns the largest difference between our losses and those of the explicit model over ten steps from zero on the same sequences."""
     classes = synthetic(2)
     batches = sampled(classes, BATCH, context=127, seeds=[0])
     start = Weights.zeros(classes.tokens, classes.queries, 2, classes.vocab_size, runs=(1,))
@@ -99,6 +99,7 @@ def agree() -> float:
     for t in range(10):
         batch = batches(t)
         n, x = batch.target[0], batch.dense()[0].long()
+        # Turn counts [batch, S] into sequences [batch, 127]: each token as often as it was counted.
         ids = torch.arange(S).expand(BATCH, -1).flatten().repeat_interleave(x.flatten()).view(BATCH, 127)
         ids = torch.cat([ids, S + classes.query[n, None]], dim=1)
         logits = model.of_sequences(torch.nn.functional.one_hot(ids, classes.vocab_size).double())
@@ -107,9 +108,9 @@ def agree() -> float:
 
 
 def main() -> None:
-    """Prints a table."""
-    apart = agree()
-    assert apart < 1e-10, f"losses differ by {apart:.1e}"
+    """Prints the table."""
+    difference = agree()
+    assert difference < 1e-10, f"losses differ by {difference:.1e}"
     for case in CASES:
         for start in ("zero", "random"):
             work = versions(case, start)
@@ -119,10 +120,12 @@ def main() -> None:
             others = tuple(work)[:3]
             print(f"K = {case.classes}, T = {case.length}, from {start}: {', '.join(f'{name} {middle[name]:.2f} ms' for name in others)}")
             for name in tuple(work)[3:]:
-                by = {other: ratio(times, other, name) for other in others}
-                want = {"1 run": case.single, "16 runs": case.batched}.get(name)
-                target = f" (target {want:g}x: {verdict(by['one-hot'] >= want)})" if want else ""
-                print(f"  {name:12}{middle[name]:6.3f} ms   {by['one-hot']:5.1f}x{target}, {by['query first']:.1f}x, {by['counts']:.1f}x")
+                gains = {other: ratio(times, other, name) for other in others}
+                goal = {"1 run": case.single, "16 runs": case.batched}.get(name)
+                target = f" (target {goal:g}x: {verdict(gains['one-hot'] >= goal)})" if goal else ""
+                print(
+                    f"  {name:12}{middle[name]:6.3f} ms   {gains['one-hot']:5.1f}x{target}, {gains['query first']:.1f}x, {gains['counts']:.1f}x"
+                )
 
 
 if __name__ == "__main__":

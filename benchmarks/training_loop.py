@@ -1,8 +1,8 @@
-"""The whole training loop: does the speed of CRATE's blocks survive data, augmentation, logging and checkpoints?
+"""The whole training loop: does the speed of CRATE's blocks survive data loading, augmentation, logging and checkpoints?
 
-Short trainings of :func:`transformer_theory.training.loop.train` on generated 32 x 32 images take turns: the network with our blocks and
-with the plain ones, in float32 and bfloat16; beside them the bare step (forward, backward, clipping, fused AdamW on one fixed batch). One
-thread, processor time, without intervals (measurements and files).
+Short runs of :func:`transformer_theory.training.loop.train` on generated 32 x 32 images take turns, with our blocks and with the plain
+blocks, in float32 and bfloat16. They are compared with the bare step: forward, backward, clipping and fused AdamW on one fixed batch. Times
+are processor times of one thread, without the measurements and files of intervals.
 """
 
 import statistics
@@ -41,11 +41,12 @@ class Plain(CrossEntropy):
     """Cross-entropy of a CRATE with plain blocks."""
 
     def network(self, name: str, sizes: Sizes) -> nn.Module:
+        """Returns a CRATE with plain blocks."""
         return crate(sizes, attention=SoftmaxAttention, sparsify=ThreeProductIsta)
 
 
 def in_the_loop(data: tuple[Images, Images], settings: Settings, objective: CrossEntropy, precision: Precision) -> float:
-    """Processor seconds of a step inside the loop, without the first few."""
+    """Returns the median processor seconds of a step inside the loop, without the first ``WARM`` steps."""
     times: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         train(
@@ -61,7 +62,7 @@ def in_the_loop(data: tuple[Images, Images], settings: Settings, objective: Cros
 
 
 def bare(settings: Settings, objective: CrossEntropy, precision: Precision) -> float:
-    """Processor seconds of a step on one fixed batch, with nothing around it."""
+    """Returns the median processor seconds of a step on one fixed batch, outside the loop."""
     network = objective.network("crate", settings.sizes(image_size=32, channels=3, num_classes=10))
     optimiser = torch.optim.AdamW(network.parameters(), lr=1e-4, fused=True)
     images, labels = torch.rand(settings.batch_size, 3, 32, 32), torch.randint(10, (settings.batch_size,))
@@ -79,7 +80,7 @@ def bare(settings: Settings, objective: CrossEntropy, precision: Precision) -> f
 
 
 def main() -> None:
-    """Prints milliseconds of a step and ratios."""
+    """Prints the milliseconds of a step in the loop, and ratios."""
     generator = torch.Generator().manual_seed(0)
     data = (shapes(round(128 * STEPS / 0.9) + 8, generator=generator), shapes(64, generator=generator))
     for title, settings in SETTINGS.items():

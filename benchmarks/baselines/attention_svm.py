@@ -1,20 +1,20 @@
-"""The Frobenius max-margin problem as written in the paper: one cvxpy constraint per token."""
+"""The Frobenius max-margin problem in cvxpy: as written in the paper, and with vectorised constraints."""
 
 import cvxpy as cp
 import numpy as np
 
 
 def constraint_by_constraint(tokens: np.ndarray, query: np.ndarray, select: np.ndarray) -> np.ndarray:
-    """The max-margin problem with one cvxpy constraint for each token that is not selected."""
+    """Solves the problem with one cvxpy constraint per token that is not selected; returns W."""
     n, T, d = tokens.shape
     W = cp.Variable((d, query.shape[1]))
-    scored = [(tokens[i, select[i]] - tokens[i, t]) @ W @ query[i] >= 1 for i in range(n) for t in range(T) if t != select[i]]
-    cp.Problem(cp.Minimize(cp.norm(W, "fro")), scored).solve()
+    margins = [(tokens[i, select[i]] - tokens[i, t]) @ W @ query[i] >= 1 for i in range(n) for t in range(T) if t != select[i]]
+    cp.Problem(cp.Minimize(cp.norm(W, "fro")), margins).solve()
     return W.value  # pyright: ignore[reportReturnType]
 
 
 def all_at_once(difference: np.ndarray, query: np.ndarray) -> np.ndarray:
-    """The same with a single vector-valued constraint and a quadratic objective: the strongest plain use of cvxpy."""
+    """Solves it with one vector-valued constraint and a quadratic objective, the strongest plain use of cvxpy; returns W."""
     W = cp.Variable((difference.shape[1], query.shape[1]))
     margins = cp.sum(cp.multiply(difference @ W, query), axis=1)
     cp.Problem(cp.Minimize(cp.sum_squares(W)), [margins >= 1]).solve(solver="CLARABEL")  # pyright: ignore[reportArgumentType]

@@ -1,17 +1,20 @@
-"""Class-wise coding rate as the formula is written, and as a careful user would loop over the classes."""
+"""Class-wise coding rate: the formula as written, and a loop over the classes as a careful user would write it.
+
+Features have the shape [m, p], labels [m].
+"""
 
 import torch
 from torch import Tensor
 
 
 def memberships(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
-    """Diagonal membership matrices, ``[classes, m, m]``: k m² numbers of which m are not zero."""
+    """Returns the diagonal membership matrices, ``[classes, m, m]``: k m² numbers, of which m are not zero."""
     one_hot = torch.nn.functional.one_hot(labels, classes).to(dtype)
     return torch.diag_embed(one_hot.mT)
 
 
 def one_term(features: Tensor, member: Tensor, eps: float) -> Tensor:
-    r"""The summand of one class, :math:`\frac{\mathrm{tr}\Pi_j}{2m} \log\det(I + \frac{p}{\mathrm{tr}\Pi_j\epsilon^2} X^\top\Pi_jX)`."""
+    r"""Computes one class's term :math:`\frac{\mathrm{tr}\Pi_j}{2m} \log\det(I + \frac{p}{\mathrm{tr}\Pi_j\epsilon^2} X^\top\Pi_jX)`."""
     m, p = features.shape
     size = member.trace()
     inside = torch.eye(p, dtype=features.dtype) + p / (size * eps**2) * features.mT @ member @ features
@@ -19,16 +22,17 @@ def one_term(features: Tensor, member: Tensor, eps: float) -> Tensor:
 
 
 def textbook(features: Tensor, labels: Tensor, classes: int, eps: float) -> Tensor:
-    """The formula of the paper with all membership matrices in memory."""
+    """Computes the formula of the paper with all membership matrices in memory."""
     return torch.stack([one_term(features, member, eps) for member in memberships(labels, classes, features.dtype)]).sum()
 
 
 def masked_loop(features: Tensor, labels: Tensor, classes: int, eps: float) -> Tensor:
-    """The strongest plain version: a boolean mask a class, the p x p matrix, ``torch.logdet``."""
+    """Computes the rate in the strongest plain way: per class, a boolean mask, a p x p matrix and ``torch.logdet``."""
     m, p = features.shape
     total = features.new_zeros(())
     for j in range(classes):
-        own = features[labels == j]
-        inside = torch.eye(p, dtype=features.dtype) + p / (len(own) * eps**2) * own.mT @ own
-        total = total + len(own) / (2 * m) * torch.logdet(inside)
+        members = features[labels == j]
+        size = len(members)
+        inside = torch.eye(p, dtype=features.dtype) + p / (size * eps**2) * members.mT @ members
+        total = total + size / (2 * m) * torch.logdet(inside)
     return total

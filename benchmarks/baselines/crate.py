@@ -1,4 +1,7 @@
-"""The plain formulation of CRATE's two blocks, parameters as in ours: attention of three equal matrices, ISTA by three products."""
+"""The plain formulation of CRATE's two blocks, with our parameters.
+
+Attention uses one matrix as queries, keys and values; the ISTA step takes three matrix products.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -6,7 +9,7 @@ from torch.nn import functional
 
 
 class SoftmaxAttention(nn.Module):
-    """softmax(W W^T / sqrt(p)) W per head, then a free output matrix, spelt out; tokens [batch, n, d]."""
+    """softmax(W W^T / sqrt(p)) W per head with W the coordinates, then a free output matrix; tokens [batch, n, d]."""
 
     def __init__(self, dim: int, *, heads: int, head_dim: int):
         super().__init__()
@@ -15,7 +18,7 @@ class SoftmaxAttention(nn.Module):
         self.to_out = nn.Sequential(nn.Linear(heads * head_dim, dim), nn.Dropout(0.0))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        coords = self.qkv(tokens).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
+        coords = self.qkv(tokens).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)  # [batch, heads, n, head_dim]
         return self.to_out(self.mix(coords).transpose(1, 2).flatten(-2))
 
     def mix(self, coords: Tensor) -> Tensor:
@@ -24,14 +27,14 @@ class SoftmaxAttention(nn.Module):
 
 
 class FusedAttention(SoftmaxAttention):
-    """The same by torch's fused kernel."""
+    """The same function by torch's fused kernel."""
 
     def mix(self, coords: Tensor) -> Tensor:
         return functional.scaled_dot_product_attention(coords, coords, coords)
 
 
 class ThreeProductIsta(nn.Module):
-    """relu(Y + eta (Y D - (Y D^T) D) - eta lambda), term by term; tokens [batch, n, d]."""
+    """relu(Y + eta (Y D - (Y D^T) D) - eta lambda), each product computed separately; tokens [batch, n, d]."""
 
     def __init__(self, dim: int, *, eta: float = 0.1, lam: float = 0.1):
         super().__init__()

@@ -1,20 +1,23 @@
-"""The exact population flow as one would write it first: gradients by autograd, plain time, scipy's default pair or its stiff solvers."""
+"""The exact population flow in its simplest form: gradients by autograd, plain time, a solver of scipy."""
 
 import torch
 from torch import Tensor
 
 
 def rate_by_autograd(conditional: Tensor, vocab_size: int, ratio: float):
-    """Derivative by time of the decoder [S, M] and of one query's logits [S], flat, from the mean cross-entropy of K classes; eta_Y = 1."""
+    """Returns the time derivative of the flat state: the decoder [S, M] and one query's logits [S]; eta_Y = 1.
+
+    The loss is the mean cross-entropy of K classes with token probabilities ``conditional`` [K, S]; ``ratio`` is eta_Z / eta_Y.
+    """
     K, S = conditional.shape
     log_p, target = conditional.log(), torch.arange(K)
 
     def rate(_: float, state):
-        both = torch.from_numpy(state.copy()).requires_grad_()
-        Y, z = both[: S * vocab_size].reshape(S, vocab_size), both[S * vocab_size :]
+        parameters = torch.from_numpy(state.copy()).requires_grad_()
+        Y, z = parameters[: S * vocab_size].reshape(S, vocab_size), parameters[S * vocab_size :]
         c = torch.softmax(log_p + z, dim=1)
         loss = torch.nn.functional.cross_entropy(c / c.norm(dim=1, keepdim=True) @ Y, target)
-        (slope,) = torch.autograd.grad(loss, both)
+        (slope,) = torch.autograd.grad(loss, parameters)
         slope = -slope
         slope[S * vocab_size :] *= ratio
         return slope.numpy()
@@ -23,7 +26,7 @@ def rate_by_autograd(conditional: Tensor, vocab_size: int, ratio: float):
 
 
 def in_plain_time(conditional: Tensor, vocab_size: int, end: float, *, ratio: float, method: str, tolerance: float):
-    """Logits [S] at the end, and the number of evaluations."""
+    """Integrates from zero and returns the logits [S] at the time ``end``, and the number of evaluations; ``conditional`` is [K, S]."""
     import numpy as np
     from scipy.integrate import solve_ivp
 

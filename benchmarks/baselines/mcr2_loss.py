@@ -1,4 +1,4 @@
-"""The MCR² loss as the formula is written, and as a careful user would loop over the classes."""
+"""The MCR² loss: the formula as written, and a loop over the classes as a careful user would write it; features [m, p], labels [m]."""
 
 import torch
 from torch import Tensor
@@ -7,16 +7,16 @@ from benchmarks.baselines import coding_rate
 
 
 def rate(features: Tensor, eps: float) -> Tensor:
-    r"""R of all features, :math:`\tfrac12\log\det(I + \frac{p}{m\epsilon^2} X^\top X)`."""
+    r"""Computes R of all features, :math:`\tfrac12\log\det(I + \frac{p}{m\epsilon^2} X^\top X)`."""
     m, p = features.shape
     return 0.5 * torch.logdet(torch.eye(p, dtype=features.dtype) + p / (m * eps**2) * features.mT @ features)
 
 
 def textbook(features: Tensor, labels: Tensor, classes: int, eps: float) -> Tensor:
-    """R^c - R with all k membership matrices, m x m each, in memory."""
+    """Computes R^c - R with all k membership matrices, m x m each, in memory."""
     return coding_rate.textbook(features, labels, classes, eps) - rate(features, eps)
 
 
 def masked_loop(features: Tensor, labels: Tensor, classes: int, eps: float) -> Tensor:
-    """R^c - R with a boolean mask, a p x p matrix and ``torch.logdet`` a class."""
+    """Computes R^c - R with a boolean mask, a p x p matrix and ``torch.logdet`` per class."""
     return coding_rate.masked_loop(features, labels, classes, eps) - rate(features, eps)

@@ -1,12 +1,14 @@
-"""ReduNet as its formulas read: an inverse a class, a membership matrix a class, and, on a grid, one frequency after the other."""
+"""ReduNet as its formulas are written: one inverse and one membership matrix per class and, on a grid, a loop over frequencies."""
 
 import torch
 from torch import Tensor
 
 
 def textbook(features: Tensor, labels: Tensor, *, layers: int, eps: float, step: float) -> tuple[Tensor, Tensor]:
-    """Features ``[n, d]`` of norm 1 after all layers and ΔR before each: E, then C_j class by class, each by an inverse, applied to all
-    samples and masked; the rates by log-determinants of their own."""
+    """Returns the features ``[n, d]`` of norm 1 after all layers, and ΔR before each layer.
+
+    E and each C_j take an inverse; C_j is applied to all samples, and the product is masked. The rates take separate log-determinants.
+    """
     n, d = features.shape
     member = torch.nn.functional.one_hot(labels).to(features.dtype)
     eye, reductions = torch.eye(d, dtype=features.dtype), []
@@ -28,7 +30,7 @@ def textbook(features: Tensor, labels: Tensor, *, layers: int, eps: float, step:
 
 
 def frequency_by_frequency(samples: Tensor, labels: Tensor, *, layers: int, eps: float, step: float) -> Tensor:
-    """Features ``[n, c, h, w]`` after all layers of the shift-invariant network, in a loop over all h w frequencies and all classes."""
+    """Returns the features ``[n, c, h, w]`` after all layers of the shift-invariant network; loops over h w frequencies and all classes."""
     n, c, h, w = samples.shape
     Z = samples / samples.flatten(1).norm(dim=1)[:, None, None, None]
     member = torch.nn.functional.one_hot(labels).to(torch.complex128)

@@ -1,4 +1,4 @@
-"""The one-layer model as one would write it: one-hot sequences or, a step better, their counts, two linear layers, autograd, optim.SGD."""
+"""The one-layer model in its plain form: one-hot sequences or, faster, counts of their tokens; two linear layers, autograd, optim.SGD."""
 
 import numpy as np
 import torch
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class OneLayer(nn.Module):
-    """Two M x M matrices without bias, of which ``attention.weight`` is Z; tokens are numbered: contextual ones, queries, next ones."""
+    """Two M x M matrices without bias; ``attention.weight`` is Z. Ids count contextual tokens first, then queries, then next tokens."""
 
     def __init__(self, vocab_size: int):
         super().__init__()
@@ -14,12 +14,12 @@ class OneLayer(nn.Module):
         self.attention = nn.Linear(vocab_size, vocab_size, bias=False)
 
     def of_sequences(self, X: Tensor) -> Tensor:
-        """Logits ``[batch, M]`` from one-hot sequences ``[batch, T, M]``, the query last: a key a token, scored by the query."""
+        """Returns logits ``[batch, M]`` of one-hot sequences ``[batch, T, M]`` that end in the query; computes a key per token."""
         context, query = X[:, :-1], X[:, -1]
         return self._decode(context, self.attention(context) @ query[:, :, None])
 
     def query_first(self, X: Tensor) -> Tensor:
-        """The same by way of the query's row of Z, T times fewer operations."""
+        """Returns the same logits through the query's row of Z, with T times fewer operations."""
         context, query = X[:, :-1], X[:, -1]
         return self._decode(context, context @ (query @ self.attention.weight)[:, :, None])
 
@@ -29,13 +29,13 @@ class OneLayer(nn.Module):
         return self.decoder(attended / attended.norm(dim=1, keepdim=True))
 
     def of_counts(self, counts: Tensor, query: Tensor) -> Tensor:
-        """The same from counts ``[batch, M]`` and one-hot queries ``[batch, M]``."""
+        """Returns the same logits from counts ``[batch, M]`` and one-hot queries ``[batch, M]``."""
         attended = torch.softmax(query @ self.attention.weight + counts.log(), dim=1)
         return self.decoder(attended / attended.norm(dim=1, keepdim=True))
 
 
 def sequences(conditional: Tensor, query: Tensor, vocab_size: int, batch: int, length: int, generator: torch.Generator):
-    """Classes ``[batch]`` and ids ``[batch, T]``."""
+    """Draws classes ``[batch]`` and ids of tokens ``[batch, T]``, the query last."""
     K, S = conditional.shape
     n = torch.randint(K, (batch,), generator=generator)
     context = torch.multinomial(conditional[n], length - 1, replacement=True, generator=generator)
@@ -43,7 +43,7 @@ def sequences(conditional: Tensor, query: Tensor, vocab_size: int, batch: int, l
 
 
 def counted(conditional: np.ndarray, query: Tensor, vocab_size: int, batch: int, length: int, generator: np.random.Generator):
-    """Classes ``[batch]``, counts and one-hot queries ``[batch, M]``."""
+    """Draws classes ``[batch]``, counts and one-hot queries ``[batch, M]``."""
     K, S = conditional.shape
     n = generator.integers(K, size=batch)
     counts = torch.zeros(batch, vocab_size, dtype=torch.float64)
@@ -53,13 +53,13 @@ def counted(conditional: np.ndarray, query: Tensor, vocab_size: int, batch: int,
 
 
 def optimiser(model: OneLayer, eta_y: float, eta_z: float, momentum: float) -> torch.optim.SGD:
-    """A rate for each matrix."""
+    """Returns SGD with a separate learning rate for each matrix."""
     rates = ((model.decoder, eta_y), (model.attention, eta_z))
     return torch.optim.SGD([{"params": layer.parameters(), "lr": rate} for layer, rate in rates], lr=eta_y, momentum=momentum)
 
 
 def step(model: OneLayer, descent: torch.optim.Optimizer, logits: Tensor, target: Tensor) -> float:
-    """Cross-entropy, backward, update."""
+    """Makes one training step and returns its cross-entropy."""
     loss = nn.functional.cross_entropy(logits, target)
     descent.zero_grad()
     loss.backward()

@@ -26,11 +26,11 @@ __all__ = ["aggregate", "bibtex", "latex", "latex_folder", "markdown", "mathml",
 
 
 def write(result: Result, directory: str | Path, *, theories: Iterable[Theory] | None = None) -> Path:
-    """Writes ``report.html``, ``references.bib`` and, unless the result is a training, ``table.tex`` into an existing folder.
+    """Writes ``report.html``, ``references.bib`` and, except for a training run, ``table.tex`` into an existing folder.
 
     Args:
-        result: the result, new or loaded from a folder.
-        directory: an existing folder. Files of these names are replaced; if one cannot be written, none is.
+        result: result to report on, new or loaded from a folder.
+        directory: existing folder. Files of these names are replaced; if one of them cannot be written, none is written.
         theories: theories that provide titles, statements and figures; the registry if None.
     Returns:
         The path of ``report.html``.

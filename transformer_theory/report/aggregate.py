@@ -22,12 +22,12 @@ from ..core.theory import Theory
 from . import format
 
 COMPARE, TRAIN, PROBE, VERIFY = "compare", "train", "probe", "verify"  # names of results
-NETWORK = "network"  # in the column "theory" of rows that belong to no theory
+NETWORK = "network"  # entry of the column "theory" in rows that belong to no theory
 ON_DATA, IN_NETWORKS = ("on data", "assumption"), ("in network", "network")  # kinds of rows
-SAME = 1e-9  # relative difference up to which two values are taken for one, computed on different machines
+SAME = 1e-9  # relative difference up to which values from different machines count as equal
 _INDIFFERENT = (  # settings in which pooled runs may differ
     *("seed", "seeds", "claims", "claim_seeds", "theories", "networks", "models", "run_id", "workers", "device"),
-    *("data", "max_seconds"),  # rows have a column for the data
+    *("data", "max_seconds"),  # the data are a column of the rows
 )
 _OF_DATA = ("n", "seq", "dim")  # settings of a comparison on which the analysis of raw tokens depends
 
@@ -37,10 +37,10 @@ class Entry:
     """One quantity in one place, over all seeds and results that measured it.
 
     Attributes:
-        row: the mean over seeds with its interval (:func:`~..core.statistics.over_seeds`), or the only row.
-        rows: one per seed.
-        results: for each row the index of its result.
-        on: where it was measured, as text: data, model, setting, layer, and the settings in which results differ.
+        row: the mean over seeds with its interval (:func:`~..core.statistics.over_seeds`); the row itself if there is only one.
+        rows: the rows that were pooled, one per seed.
+        results: index of the result of each row.
+        on: the place of the measurement as text: data, model, setting, layer, and the settings in which results differ.
         note: the note that all rows share, and warnings about the aggregation.
     """
 
@@ -85,7 +85,7 @@ class Checked:
 
     @property
     def name(self) -> str:
-        """``"attention_svm/global-direction" -> "global direction"``."""
+        """The claim's name without its theory: ``"attention_svm/global-direction" -> "global direction"``."""
         return self.verification.id.partition("/")[2].replace("-", " ")
 
     @property
@@ -99,10 +99,10 @@ class Aggregate:
     """Several results as one.
 
     Attributes:
-        results: in the given order.
-        entries: sorted by theory, with those of no theory last; in order of appearance within a theory.
-        claims: in the order of the theories.
-        theories: records of the theories in the results: those of the registry in its order, then unknown ones.
+        results: the results, in the given order.
+        entries: quantities sorted by theory, within a theory in order of appearance; quantities of no theory come last.
+        claims: pooled verifications, in the order of the theories.
+        theories: records of the theories in the results: registered theories in the order of the registry, then unknown ones.
         notes: warnings about the results as a whole.
     """
 
@@ -113,21 +113,21 @@ class Aggregate:
     notes: tuple[str, ...]
 
     def select(self, **equal: Any) -> list[Entry]:
-        """The entries whose row has the given column values; a tuple lists choices."""
+        """Returns the entries whose row has the given values in the named columns; a tuple lists several accepted values."""
         wanted = {name: value if isinstance(value, tuple) else (value,) for name, value in equal.items()}
         return [entry for entry in self.entries if all(getattr(entry.row, name) in choice for name, choice in wanted.items())]
 
     def claims_of(self, theory: Theory) -> list[Checked]:
-        """The claims of one theory."""
+        """Returns the claims of one theory."""
         return [checked for checked in self.claims if checked.theory is theory]
 
     def labels(self, entry: Entry) -> str:
-        """The results behind an entry: ``"R1, R3"``."""
+        """Names the results behind an entry: ``"R1, R3"``."""
         return ", ".join(result_label(index) for index in sorted(set(entry.results)))
 
 
 def result_label(index: int) -> str:
-    """What a result is called in tables: ``"R1"`` for the first."""
+    """Returns the name of a result in tables: ``"R1"`` for index 0."""
     return f"R{index + 1}"
 
 
@@ -135,22 +135,22 @@ def aggregate(results: Result | Iterable[Result], *, theories: Iterable[Theory] 
     """Combines the results.
 
     Args:
-        results: one or several, of ``compare``, ``verify``, ``train``, ``probe`` and experiments, in any mixture.
-        theories: the known theories; the registry if None.
+        results: one or several results of ``compare``, ``verify``, ``train``, ``probe`` or experiments, in any mixture.
+        theories: known theories; the registry if None.
     Raises:
         ValueError: there is no result.
     """
-    together = (results,) if isinstance(results, Result) else tuple(results)
-    if not together:
+    all_results = (results,) if isinstance(results, Result) else tuple(results)
+    if not all_results:
         raise ValueError("results must hold at least one, got none; name a folder that compare, verify, run or train has written")
-    records = theories_of(together, theories)
+    records = theories_of(all_results, theories)
     order = {theory.name: index for index, theory in enumerate(records)}
-    entries = sorted(_entries(together), key=lambda entry: order.get(entry.row.theory, len(order)))
-    return Aggregate(together, tuple(entries), tuple(_claims(together, records)), tuple(records), tuple(_notes(together)))
+    entries = sorted(_entries(all_results), key=lambda entry: order.get(entry.row.theory, len(order)))
+    return Aggregate(all_results, tuple(entries), tuple(_claims(all_results, records)), tuple(records), tuple(_notes(all_results)))
 
 
 def theories_of(results: Iterable[Result], known: Iterable[Theory] | None = None) -> list[Theory]:
-    """Records of the theories in the results: known ones in their order, then for each unknown one a record that has only a name."""
+    """Returns records of the theories in the results: known theories in their order, then unknown ones, whose records have only a name."""
     if known is None:
         from ..theories import list_theories
 
@@ -160,7 +160,7 @@ def theories_of(results: Iterable[Result], known: Iterable[Theory] | None = None
     for result in results:
         names |= dict.fromkeys(result.settings.get("theories") or ())
         names |= dict.fromkeys(row.theory for row in result.table)
-        names |= dict.fromkeys(one.theory for one in result.verifications)
+        names |= dict.fromkeys(verification.theory for verification in result.verifications)
     unknown = [name for name in names if name not in records and name != NETWORK]
     return [theory for name, theory in records.items() if name in names] + [
         Theory(name=name, title=name, question="", statement="", sources=(), assumptions=(), claims=()) for name in unknown
@@ -168,12 +168,12 @@ def theories_of(results: Iterable[Result], known: Iterable[Theory] | None = None
 
 
 def data_name(result: Result) -> str:
-    """Name of the data of a comparison or a training, or of the experiment."""
+    """Returns the name of the data of a comparison or a training run; for other results, the name of the result."""
     return str(result.settings.get("data") or "data") if result.name in (COMPARE, TRAIN) else result.name
 
 
 def _entries(results: Sequence[Result]) -> Iterator[Entry]:
-    """Groups the rows of all results by what they measured, where, and under which settings."""
+    """Groups the rows of all results by quantity, place and settings, and yields one entry per group."""
     import pandas
 
     rows: list[Measurement] = []
@@ -189,8 +189,8 @@ def _entries(results: Sequence[Result]) -> Iterator[Entry]:
         return
     frame = pandas.DataFrame(keys)
     group = [*IDENTITY, "op", "basis", "result", "settings"]
-    # Rows of one run that agree in all these columns are different measurements, not seeds of one. They are numbered, so that the first is
-    # pooled with the first of every other run, the second with the second.
+    # Rows of one run that agree in all these columns are different measurements, not seeds of the same measurement. They are numbered, so
+    # that the first is pooled with the first of every other run, the second with the second.
     frame["repeat"] = frame.groupby([*group, "run", "index"], dropna=False, sort=False).cumcount()
     differences = _differing_settings({(str(key["result"]), key["settings"]) for key in keys})
     several_data = len({key["data"] for key in keys if key["data"]}) > 1
@@ -204,23 +204,23 @@ def _entries(results: Sequence[Result]) -> Iterator[Entry]:
 
 
 def _entry(group: Sequence[tuple[str, int, Measurement]], on: str) -> Entry:
-    """One entry from ``(run, index of the result, row)``. If several results hold the same run, only its row with the most severe verdict
-    is used."""
+    """Pools triples ``(run, index of the result, row)``. If several results hold the same run, only its row with the most severe verdict is
+    used."""
     runs: dict[str, list[tuple[int, Measurement]]] = {}
     for run, index, row in group:
         runs.setdefault(run, []).append((index, row))
-    kept = [min(same, key=lambda pair: format.severity(pair[1].verdict)) for same in runs.values()]
-    rows = tuple(row for _, row in kept)
+    unique = [min(same, key=lambda pair: format.severity(pair[1].verdict)) for same in runs.values()]
+    rows = tuple(row for _, row in unique)
     row = rows[0] if len(rows) == 1 else over_seeds(rows)
     notes = [row.note]
     if any(not _same(same[0][1], other) for same in runs.values() for _, other in same):
         where = ", ".join(result_label(index) for index in sorted({index for same in runs.values() for index, _ in same}))
         notes.append(f"{where} hold different numbers for one seed; it counts once, with its most severe verdict")
-    return Entry(row, rows, tuple(index for index, _ in kept), on, _notes_together(*notes))
+    return Entry(row, rows, tuple(index for index, _ in unique), on, _notes_together(*notes))
 
 
 def _same(first: Measurement, second: Measurement) -> bool:
-    """Whether two rows of one run have the same verdict and, up to rounding, the same value."""
+    """Returns whether two rows of one run have the same verdict and, up to rounding, the same value."""
     if first.verdict != second.verdict or (first.value is None) != (second.value is None):
         return False
     if first.value is None or second.value is None:
@@ -230,7 +230,7 @@ def _same(first: Measurement, second: Measurement) -> bool:
 
 
 def _final_rows(result: Result) -> Iterator[Measurement]:
-    """The rows that tables show.
+    """Yields the rows that tables show.
 
     Rows of claims are omitted, because tables show their verifications. A quantity that was measured during training gets one row: the
     summary row without step and layer if the result holds one, otherwise the mean over layers and heads at the last step.
@@ -256,13 +256,13 @@ def _final_rows(result: Result) -> Iterator[Measurement]:
 
 
 def _notes_together(*notes: str) -> str:
-    """Joins notes by semicolons: the measurement's own sentence, without its full stop, then the remarks of the report."""
-    own, *remarks = notes
-    return "; ".join(filter(None, (own.removesuffix(".") if any(remarks) else own, *remarks)))
+    """Joins notes by semicolons: first the note of the measurement, without its full stop, then the remarks of the report."""
+    first, *remarks = notes
+    return "; ".join(filter(None, (first.removesuffix(".") if any(remarks) else first, *remarks)))
 
 
 def _settings(result: Result, row: Measurement) -> tuple[tuple[str, str], ...]:
-    """The settings of the result on which the row depends, as pairs (name, value) sorted by name."""
+    """Returns the settings of the result on which the row depends, as pairs (name, value) sorted by name."""
     names = set(result.settings) - set(_INDIFFERENT)
     if result.name == COMPARE and row.kind in ON_DATA and not row.model:
         names &= set(_OF_DATA)
@@ -273,7 +273,7 @@ def _settings(result: Result, row: Measurement) -> tuple[tuple[str, str], ...]:
 
 
 def _differing_settings(pairs: Iterable[tuple[str, Any]]) -> dict[tuple[str, Any], str]:
-    """For each (name of result, settings): those settings in which results of that name differ, as text, e.g. ``"steps 200"``."""
+    """Maps each pair (name of the result, settings) to the settings in which results of this name differ, as text: ``"steps 200"``."""
     by_name: dict[str, list[dict[str, str]]] = {}
     pairs = list(pairs)
     for name, settings in pairs:
@@ -288,7 +288,7 @@ def _differing_settings(pairs: Iterable[tuple[str, Any]]) -> dict[tuple[str, Any
 
 
 def _on(row: Measurement, result: str, data: str, differing: str) -> str:
-    """Where a row was measured, as text; ``differing`` names the settings and the split in which it differs from other entries."""
+    """Describes where a row was measured; ``differing`` names the settings and the split in which it differs from other entries."""
     if row.kind in ON_DATA:
         where = format.view_name(row.model)
     elif row.kind == "in network":
@@ -303,42 +303,45 @@ def _on(row: Measurement, result: str, data: str, differing: str) -> str:
 
 
 def _claims(results: Sequence[Result], theories: Sequence[Theory]) -> Iterator[Checked]:
-    """The verifications of each claim. Those with the same statement and texts are pooled; a seed counts once."""
-    found: dict[str, list[list[tuple[int, Verification]]]] = {}
+    """Yields the verifications of each claim. Verifications with the same texts are pooled; a seed counts once."""
+    by_claim: dict[str, list[list[tuple[int, Verification]]]] = {}
     for index, result in enumerate(results):
-        for one in result.verifications:
-            groups = found.setdefault(one.id, [])
-            same = next((group for group in groups if _texts(group[0][1]) == _texts(one)), None)
-            groups.append([(index, one)]) if same is None else same.append((index, one))
+        for verification in result.verifications:
+            groups = by_claim.setdefault(verification.id, [])
+            same = next((group for group in groups if _texts(group[0][1]) == _texts(verification)), None)
+            if same is None:
+                groups.append([(index, verification)])
+            else:
+                same.append((index, verification))
     for theory in theories:
-        for groups in (groups for id, groups in found.items() if id.partition("/")[0] == theory.name):
+        for groups in (groups for id, groups in by_claim.items() if id.partition("/")[0] == theory.name):
             for number, group in enumerate(groups, 1):
                 where = ", ".join(result_label(index) for index, _ in group)
                 note = f"of {where}: the text of the claim differs between the results" if len(groups) > 1 else ""
-                yield Checked(theory, pooled([one for _, one in group]), note, number)
+                yield Checked(theory, pooled([verification for _, verification in group]), note, number)
 
 
 _TEXTS = ("id", "statement", "measures", "assumptions", "control_description")
 
 
-def _texts(one: Verification | Claim) -> tuple:
-    return tuple(getattr(one, name) for name in _TEXTS)
+def _texts(claim: Verification | Claim) -> tuple:
+    return tuple(getattr(claim, name) for name in _TEXTS)
 
 
 def pooled(verifications: Sequence[Verification]) -> Verification:
     """Pools the seeds of several verifications of one claim. If several hold a seed, the last one is used."""
-    seeds = {seed: pair for one in verifications for seed, *pair in zip(one.seeds, one.evidence, one.controls)}
+    seeds = {seed: pair for item in verifications for seed, *pair in zip(item.seeds, item.evidence, item.controls)}
     evidence, controls = zip(*seeds.values())
     return dataclasses.replace(verifications[0], seeds=tuple(seeds), evidence=evidence, controls=controls)
 
 
 def unfinished(result: Result) -> bool:
-    """Whether the result is a training that has not finished, recognised by the lack of measurements on test data."""
+    """Returns whether the result is a training run that has not finished: it has no measurements on test data yet."""
     return result.name == TRAIN and not result.select(kind="network", split="test")
 
 
 def _notes(results: Sequence[Result]) -> Iterator[str]:
-    """Warnings about the results as a whole."""
+    """Yields warnings about the results as a whole."""
     if early := [index for index, result in enumerate(results) if unfinished(result)]:
         yield f"The training of {_names(early)} has not finished; its last measurements are shown."
     commits: dict[str, list[int]] = {}
@@ -365,7 +368,7 @@ class Stored:
 
 
 def stored_results(directories: Iterable[Path]) -> list[Stored]:
-    """Loads the results in these folders, each once. A folder that is not a result itself stands for the results in it, sorted by name.
+    """Loads the results in these folders, each once. From a folder that is not itself a result, loads the results in it, sorted by name.
 
     Raises:
         ValueError: a folder neither is nor contains a result, or a result lacks a file, cannot be read or was edited after it was stored.
@@ -386,5 +389,5 @@ def stored_results(directories: Iterable[Path]) -> list[Stored]:
 
 
 def _is_result(folder: Path) -> bool:
-    """Whether a folder has at least one file of a result. If others are missing, loading the result raises an error."""
+    """Returns whether a folder has at least one file of a result. If others are missing, loading the result raises an error."""
     return folder.is_dir() and not folder.name.startswith(".") and any((folder / name).is_file() for name in FILES)

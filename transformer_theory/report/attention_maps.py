@@ -30,39 +30,45 @@ class AttentionMaps:
 
 
 def attention_maps(result: Result, model: str, count: int) -> AttentionMaps | None:
-    """The maps of the first ``count`` images or sequences; None unless maps [steps, layers, heads, n, queries, keys] are stored."""
+    """Returns the maps of the first ``count`` images or sequences; None if the result stores no maps of this network.
+
+    The stored maps have the shape [steps, layers, heads, n, queries, keys].
+    """
     maps = result.arrays.get(f"network/{model}/attention")
     if maps is None or maps.ndim != 6 or not maps.size:
         return None
     steps = result.arrays.get(f"network/{model}/steps", np.arange(len(maps)))
     mean = maps[:, :, :, :count].mean(axis=2)  # over heads: [steps, layers, images, queries, keys]
-    images, keys, shown = result.arrays.get("network/images"), mean.shape[-1], mean.shape[2]
+    images, n, keys = result.arrays.get("network/images"), mean.shape[2], mean.shape[-1]
+    # The side of the grid in patches, without or with a class token before the patches.
     side = image_grid(keys) or image_grid(keys - 1)
-    if images is None or side is None or len(images) < shown or images.shape[-1] % side or images.shape[-2] % side:
+    if images is None or side is None or len(images) < n or images.shape[-1] % side or images.shape[-2] % side:
         return AttentionMaps(steps, mean, None)
     # Without a class token: average over the queries. With one: row 0 is its query, column 0 its key.
     received = mean.mean(axis=-2) if image_grid(keys) else mean[..., 0, 1:]
-    return AttentionMaps(steps, received.reshape(*received.shape[:-1], side, side), images[:shown])
+    return AttentionMaps(steps, received.reshape(*received.shape[:-1], side, side), images[:n])  # maps: [steps, layers, n, side, side]
 
 
 def image_grid(count: int) -> int | None:
-    """Side of the square grid of ``count`` patches; None if it is not a square."""
+    """Returns the side of a square grid of ``count`` patches; None if ``count`` is not a square or the side is below 2."""
     side = math.isqrt(count)
     return side if side * side == count and side > 1 else None
 
 
 def displayed(image: np.ndarray) -> np.ndarray:
-    """An image ``[c, h, w]`` for display: in colour ``[h, w, 3]`` if it has three channels, otherwise as ink ``[h, w]``."""
+    """Prepares an image ``[c, h, w]`` for display: in colour ``[h, w, 3]`` if it has three channels, otherwise as ink ``[h, w]``."""
     if len(image) != 3:
         return ink(image)
     colours = np.moveaxis(np.asarray(image, dtype=float), 0, -1)
-    low, high = min(0.0, colours.min()), max(1.0, colours.max())  # pixels may have been normalised
+    low, high = min(0.0, colours.min()), max(1.0, colours.max())  # normalised pixels may lie outside [0, 1]
     return (colours - low) / (high - low)
 
 
 def ink(image: np.ndarray) -> np.ndarray:
-    """The darkness of each pixel of an image ``[c, h, w]``: its value if there is one channel (a drawing, in which 1 is ink), otherwise
-    minus its brightness; scaled to [0, 1]."""
+    """Returns the darkness of each pixel of an image ``[c, h, w]``, scaled to [0, 1], as ``[h, w]``.
+
+    With one channel, darkness is the value itself, because drawings store ink as 1; with several, it is minus the mean of the channels.
+    """
     grey = np.asarray(image, dtype=float).mean(axis=0) * (1 if len(image) == 1 else -1)
     span = np.ptp(grey)
     return (grey - grey.min()) / span if span > 0 else np.zeros_like(grey)

@@ -16,7 +16,7 @@ def keys(results: Result | Iterable[Result], theories: Iterable[Theory] | None =
     for theory in theories_of(all_results, theories):
         cited += [*theory.sources, *(claim.source for claim in theory.claims)]
     for result in all_results:
-        cited += [one.source for one in result.verifications]
+        cited += [verification.source for verification in result.verifications]
         cited += [row.source for row in result.table if row.source is not None]
     return list(dict.fromkeys(source.key for source in cited if source.known))
 
@@ -34,4 +34,4 @@ def references(results: Result | Iterable[Result], *, theories: Iterable[Theory]
 
 def software_key() -> str:
     """Returns the key of this library's entry in :func:`references`."""
-    return re.findall(r"@\w+\{([^,\s]+),", sources.software())[0]
+    return re.findall(r"@\w+\{([^,\s]+),", sources.software())[0]  # "@software{key," -> "key"

@@ -1,4 +1,4 @@
-"""The figures of results as PDF and SVG files: for each theory and view of the data, for trainings and for experiments.
+"""The figures of results as PDF and SVG files: one for each theory and view of the data, and those of training runs and experiments.
 
 A figure depends only on the stored result: the same result gives the same bytes.
 """
@@ -33,7 +33,7 @@ class Picture:
         theory: name of the theory; None if the figure belongs to no theory.
         draw: function that makes the figure; it returns None if there is nothing to draw.
         model: network whose features the theory analysed; empty for raw tokens and for other figures.
-        result: index of the result.
+        result: index of the result that the figure shows.
     """
 
     name: str
@@ -68,7 +68,7 @@ def view(result: Result, model: str) -> Result:
     seeds = [row.seed for row in rows]
     prefix = f"{model}::" if model else ""  # stored arrays of networks are named "network::name"
     arrays = {name.removeprefix(prefix): array for name, array in result.arrays.items() if name.startswith(prefix)}
-    arrays = {name: array for name, array in arrays.items() if "::" not in name}  # for raw tokens: no arrays of networks
+    arrays = {name: array for name, array in arrays.items() if "::" not in name}  # raw tokens: drop the arrays of networks
     return replace(result, table=Table(row for row in rows if row.seed == seeds[0]), arrays=arrays, verifications=())
 
 
@@ -86,33 +86,34 @@ def models_of(result: Result) -> list[str]:
 def pictures(aggregate: Aggregate) -> list[Picture]:
     """Lists all figures of the results. If several results have the same data, the names contain the label of the result."""
     stems = [format.slug(data_name(result))[:MAX_NAME].strip("-") for result in aggregate.results]
-    named = []
+    all_pictures = []
     for index, (result, stem) in enumerate(zip(aggregate.results, stems)):
         suffix = result_label(index) if stems.count(stem) > 1 else ""
         for picture in _of_result(result, aggregate.theories):
             name = "-".join(filter(None, (stem, suffix.lower(), picture.name)))
             title = f"{data_name(result)}{f' ({suffix})' if suffix else ''}: {picture.title}"
-            named.append(replace(picture, name=name, title=title, result=index))
-    return [replace(picture, name=name) for picture, name in zip(named, format.unique(picture.name for picture in named))]
+            all_pictures.append(replace(picture, name=name, title=title, result=index))
+    names = format.unique(picture.name for picture in all_pictures)
+    return [replace(picture, name=name) for picture, name in zip(all_pictures, names)]
 
 
-def file_names(found: Iterable[Picture]) -> list[str]:
-    """Lists the file names of pictures, including those that may turn out to have nothing to draw."""
-    return [f"{picture.name}.{ending}" for picture in found for ending in ("svg", "pdf")]
+def file_names(pictures: Iterable[Picture]) -> list[str]:
+    """Lists the file names of pictures, including pictures that may turn out to be empty."""
+    return [f"{picture.name}.{ending}" for picture in pictures for ending in ("svg", "pdf")]
 
 
-def draw(found: Sequence[Picture], *, progress: Callable[[str], None] | None = None) -> Drawn:
-    """Draws pictures, each as SVG and as PDF. An error in one of them does not stop the others.
+def draw(pictures: Sequence[Picture], *, progress: Callable[[str], None] | None = None) -> Drawn:
+    """Draws pictures, each as SVG and as PDF. An error in one picture does not stop the others.
 
     Args:
-        found: the pictures.
+        pictures: figures to draw.
         progress: function that is called with a line of text before each picture.
     """
     files: dict[str, bytes] = {}
     shown, failed = [], []
-    for number, picture in enumerate(found, 1):
+    for number, picture in enumerate(pictures, 1):
         if progress:
-            progress(f"drawing {picture.name} ({number} of {len(found)})")
+            progress(f"drawing {picture.name} ({number} of {len(pictures)})")
         try:
             contents = _svg_and_pdf(picture)
         except Exception as error:
@@ -131,7 +132,7 @@ def _svg_and_pdf(picture: Picture) -> tuple[bytes, bytes] | None:
         if figure is None:
             return None
         vector = svg(figure).encode()
-        figure.set_layout_engine("none")  # a second pass of the layout could move labels: the PDF keeps the layout of the SVG
+        figure.set_layout_engine("none")  # a second layout pass could move labels; without it, the PDF keeps the layout of the SVG
         return vector, pdf(figure)
 
 
@@ -176,28 +177,29 @@ def _of_training(result: Result, theories: Sequence[Theory]) -> Iterator[Picture
             yield Picture(format.slug(theory.name), f"{theory.title}, in training", theory.name, plot)
 
 
-def split_headline(own: Sequence[Curves], theory: Theory | None) -> tuple[Curves | None, list[Curves]]:
+def split_headline(quantities: Sequence[Curves], theory: Theory | None) -> tuple[Curves | None, list[Curves]]:
     """Separates a theory's curves into its headline (None if it was not measured) and the others; empty curves are dropped.
 
     Args:
-        own: curves of one network.
+        quantities: curves of one network.
         theory: the theory; None for the network's own quantities, which have no headline.
     """
-    selection = [one for one in own if one.theory == (NETWORK if theory is None else theory.name) and not one.empty]
+    owner = NETWORK if theory is None else theory.name
+    selection = [curve for curve in quantities if curve.theory == owner and not curve.empty]
     name = "" if theory is None or theory.in_networks is None else theory.in_networks.headline
-    headline = next((one for one in selection if one.quantity == name), None)
-    return headline, [one for one in selection if one is not headline]
+    headline = next((curve for curve in selection if curve.quantity == name), None)
+    return headline, [curve for curve in selection if curve is not headline]
 
 
 def _timeline(available: Sequence[Series], theories: Sequence[Theory]) -> Iterator[Picture]:
-    """Yields the timeline of the theories' headlines, if it has any; learning curves have a separate figure."""
+    """Yields the timeline if it contains a theory's headline; learning curves have a separate figure."""
     group = timeline_series(on_timeline(available, theories))
     if group:
         yield Picture("timeline", "all theories over the same training steps", None, lambda: network_figures.timeline(group))
 
 
 def timeline_series(group: Sequence[Series]) -> list[Series]:
-    """Selects the series of the timeline figure from those of the timeline; none if no theory's headline is among them."""
-    if not any(one.theory != NETWORK for one in group):
+    """Selects the series that the timeline figure shows: theories' headlines and shares of the networks; empty without headlines."""
+    if not any(s.theory != NETWORK for s in group):
         return []
-    return [one for one in group if one.theory != NETWORK or one.unit == "share"]
+    return [s for s in group if s.theory != NETWORK or s.unit == "share"]

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 from markupsafe import Markup, escape
 
+# `code`, $$block$$, $inline$ (but not \$), and a power without dollars such as R^c
 _SPAN = re.compile(
     r"`(?P<code>[^`$\n]+)`|(?<!\\)\$\$(?P<block>.+?)(?<!\\)\$\$|(?<!\\)\$(?P<inline>.+?)(?<!\\)\$"
     r"|(?<![\w^\\])(?P<power>[A-Za-z]\^[A-Za-z0-9])(?![\w^])",
@@ -20,7 +21,7 @@ _SPAN = re.compile(
 
 
 def spans(text: str) -> Iterator[tuple[Literal["text", "code", "inline", "block"], str]]:
-    """The parts of a text with their kinds: plain text, code, inline formulas and displayed formulas, without delimiters."""
+    """Yields the parts of a text with their kinds: plain text, code, inline formulas and displayed formulas, without delimiters."""
     end = 0
     for match in _SPAN.finditer(text):
         if match.start() > end:
@@ -37,7 +38,7 @@ def spans(text: str) -> Iterator[tuple[Literal["text", "code", "inline", "block"
 
 
 def mathml(text: str) -> Markup:
-    """The text as HTML: escaped, with formulas as MathML and code in ``<code>``. A formula that cannot be converted is shown as LaTeX."""
+    """Converts text to HTML: escaped, with formulas as MathML and code in ``<code>``. A formula that cannot be converted stays LaTeX."""
     parts = []
     for kind, part in spans(text):
         if kind == "text":
@@ -50,23 +51,26 @@ def mathml(text: str) -> Markup:
 
 
 def paragraphs(text: str) -> Markup:
-    """:func:`mathml` of a text whose paragraphs are separated by empty lines."""
+    """Converts a text with empty lines between its paragraphs to HTML: one ``<p>`` per paragraph, converted by :func:`mathml`."""
     parts = [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]
     return Markup("\n").join(Markup("<p>{}</p>").format(mathml(part)) for part in parts)
 
 
 @cache
 def _formula(latex: str, block: bool) -> Markup:
-    """A formula as MathML, or as LaTeX in ``<code>`` if latex2mathml cannot convert it; works around what latex2mathml does not support."""
+    """Converts a formula to MathML; if latex2mathml cannot convert it, returns the LaTeX in ``<code>``.
+
+    Commands that latex2mathml does not support are replaced first.
+    """
     from latex2mathml.converter import convert
 
     latex = " ".join(latex.split())
-    supported = _ARG.sub(r"\\operatorname{arg\\,\1}", latex)  # it does not know \arg
+    supported = _ARG.sub(r"\\operatorname{arg\\,\1}", latex)  # latex2mathml does not know \arg
     supported = _OPERATOR.sub(r"\\mathrm{\1}", supported)  # it reads the star of \operatorname* as a letter
     supported = _BIG.sub(lambda match: match["big"] + _SIGNS[match["name"]], supported)  # it does not know names of delimiters after \big
     try:
         converted = convert(supported, display="block" if block else "inline")
-    except Exception:  # the converter raises many kinds of errors; a formula that it cannot read is shown as LaTeX
+    except Exception:  # the converter raises many kinds of errors
         return Markup("<code>{}</code>").format(latex)
     if not _plain(converted):
         return Markup("<code>{}</code>").format(latex)
@@ -97,7 +101,7 @@ def _space_functions(converted: str) -> str:
 
 
 def _is_name(element: ElementTree.Element) -> bool:
-    """Whether an element is the name of a function, with or without indices: ``log``, ``log_2``, ``arg min_W``."""
+    """Returns whether an element is the name of a function, with or without indices: ``log``, ``log_2``, ``arg min_W``."""
     if element.tag == "mi":
         return len(element.text or "") > 1
     if element.tag in ("msub", "msup", "msubsup", "munder", "mover"):
@@ -105,9 +109,11 @@ def _is_name(element: ElementTree.Element) -> bool:
     return element.tag == "mrow" and len(element) > 0 and all(part.tag == "mspace" or _is_name(part) for part in element)
 
 
-_OPERATOR = re.compile(r"\\operatorname\*?\{([^{}]*)\}")
-_ARG = re.compile(r"\\arg\s*\\(min|max)(?![A-Za-z])")
+_OPERATOR = re.compile(r"\\operatorname\*?\{([^{}]*)\}")  # \operatorname{tr}, \operatorname*{conv}
+_ARG = re.compile(r"\\arg\s*\\(min|max)(?![A-Za-z])")  # \arg\min
+# a vertical bar, single or double, as latex2mathml writes it: <mo>&#x02016;</mo>
 _BARS = re.compile(r'<mo(?: fence="false" stretchy="false")?>(&#x02016;|&#x02225;|&#x0007C;)</mo>')
+# an enlarged delimiter with a name: \big\|, \Bigl\langle
 _BIG = re.compile(r"(?P<big>\\(?:big|Big|bigg|Bigg)[lrm]?)\s*\\(?P<name>\||[lr]?Vert(?![A-Za-z])|[lr]angle(?![A-Za-z]))")
 # the characters for the delimiters that _BIG finds
 _SIGNS = {"|": "‖", "Vert": "‖", "lVert": "‖", "rVert": "‖", "langle": "⟨", "rangle": "⟩"}
@@ -123,8 +129,10 @@ notation open close"""
 
 
 def _plain(converted: str) -> bool:
-    """Whether the converted formula contains MathML only. latex2mathml does not escape mark-up inside ``\\text``, and it copies unknown
-    commands as text, with their backslash."""
+    """Returns whether the converted formula contains only MathML.
+
+    latex2mathml does not escape mark-up inside ``\\text``, and it copies unknown commands as text, with their backslash.
+    """
     try:
         tree = ElementTree.fromstring(converted)
     except ElementTree.ParseError:

@@ -46,12 +46,12 @@ def rendered(template: str, context: dict[str, Any]) -> str:
 
 
 def _joined(names: Iterable[str]) -> Markup:
-    """Concatenates files of the template folder, without escaping."""
+    """Concatenates files of the template folder and marks the text as safe, so that it is not escaped."""
     return Markup("\n".join((TEMPLATES / name).read_text(encoding="utf-8") for name in names))
 
 
 def cell(content: Cell) -> Markup:
-    """Renders a cell: names are escaped, formulas become MathML, sources links, and notes small type."""
+    """Renders a cell: names are escaped, formulas become MathML, sources become links, and notes are set in small type."""
     return Markup("").join(map(_piece, pieces(content)))
 
 
@@ -72,7 +72,7 @@ def _piece(piece: Piece) -> Markup:
 
 
 def badge(name: str) -> Markup:
-    """Returns a verdict with its symbol and colours."""
+    """Returns the HTML of a verdict with its symbol and colours."""
     group, symbol = format.verdict_style(name)
     return Markup('<span class="badge {}"><span aria-hidden="true">{}</span> {}</span>').format(group, symbol, str(name))
 
@@ -86,8 +86,8 @@ def inline(draw: "Callable[[], Figure | None]", name: str, label: str) -> Markup
     """Returns a figure as inline SVG; None if there is nothing to draw. If drawing fails, returns a paragraph with the error instead.
 
     Args:
-        draw: makes the figure; returns None if there is nothing to draw.
-        name: prefix of all ids in the figure, which must be unique on the page.
+        draw: function that makes the figure; it returns None if there is nothing to draw.
+        name: prefix of all ids in the figure; it must be unique on the page.
         label: description for screen readers.
     """
     try:
@@ -121,7 +121,7 @@ def _glyphs_once(page: str) -> str:
     return re.sub(r'(<use xlink:href="#)([^"]+)', lambda use: use[1] + replacement.get(use[2], use[2]), page)
 
 
-# Numbers of at least 1 with more than two decimals. Smaller numbers stay exact: they may be scale factors.
+# Numbers of at least 1 with more than two decimals: 12.3456 becomes 12.34. Smaller numbers stay exact: they may be scale factors.
 _LONG_DECIMALS = re.compile(r"(?<![\d.])([1-9]\d*\.\d\d)\d+")
-# The definition of a glyph; matplotlib scales glyph outlines by 1/64.
+# The definition of a glyph. matplotlib scales outlines of glyphs by 1/64 = 0.015625.
 _GLYPH = re.compile(r'<path id="(?P<id>[^"]+)" (?P<outline>d="[^"]+" transform="scale\(0\.015625\)")/>\n?')

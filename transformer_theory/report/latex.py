@@ -22,14 +22,14 @@ HEAD = "\n".join(
     ]
 )
 PAGE_LINES = 50  # largest number of footnotesize lines in a float, including its caption
-LINE_LETTERS = 88  # characters in such a line on a narrow page
-CITATION_LETTERS = 12  # approximate number of characters in a printed citation
+LINE_LETTERS = 88  # number of characters of such a line on a narrow page
+CITATION_LETTERS = 12  # approximate number of characters of a printed citation
 PREFIX = "tt"  # prefix of the names in \label
 _LEFT, _RIGHT = r"\raggedright\arraybackslash", r"\raggedleft\arraybackslash"
 
 
 def latex(results: Result | Iterable[Result], *, theories: Iterable[Theory] | None = None) -> str:
-    r"""Returns the table of all theories as a float of the width of the text, or as several floats if it is long.
+    r"""Returns the table of all theories as one float as wide as the text, or as several floats if the table is long.
 
     Args:
         results: one result or several; runs that differ only in their seed are averaged into one line.
@@ -111,8 +111,8 @@ def _caption(table: Table) -> str:
 def _pages(table: Table) -> list[list[Block]]:
     """Returns the blocks of each page.
 
-    A strong heading and the blocks up to the next one form a group. A group that fits on a page is not split; a longer one is split between
-    blocks.
+    A strong heading and the blocks up to the next strong heading form a group. A group that fits on a page is not split;
+    a longer group is split between blocks.
     """
     groups: list[list[Block]] = []
     for block in table.blocks:
@@ -138,8 +138,8 @@ def _height(block: Block, columns: Sequence[Column]) -> int:
     """Returns an upper bound on the number of lines that a block takes on a page."""
 
     def wrapped(cell: Cell, share: int = 100) -> int:
-        # Counts the lines of a cell in a column that takes ``share`` per cent of the width. -(-a // b) rounds up. A note starts on a new
-        # line, in smaller type whose characters are three quarters as wide.
+        # Counts the lines of a cell in a column with ``share`` per cent of the width. A note starts on a new line, in smaller type whose
+        # characters are three quarters as wide. Subtracting -a // b adds a / b, rounded up.
         lines = 0
         letters = 0
         for piece in pieces(cell):
@@ -154,11 +154,11 @@ def _height(block: Block, columns: Sequence[Column]) -> int:
 
 
 def _columns(columns: Sequence[Column]) -> str:
-    """Returns the column specification. The shares divide the width of the text, minus the space between columns."""
+    """Returns the column specification. The columns share the width of the text minus the space between them."""
     width = rf"\linewidth-{2 * len(columns) - 2}\tabcolsep"
     cells = []
     for index, column in enumerate(columns):
-        hanging = "" if index else r"\hangindent=1em"  # cells of the first column often wrap; later lines are indented
+        hanging = "" if index else r"\hangindent=1em"  # cells of the first column often wrap; their later lines are indented
         cells.append(rf">{{{_RIGHT if column.role == 'n' else _LEFT}{hanging}}}p{{\dimexpr({width})*{column.share}/100\relax}}")
     return f"@{{}}{''.join(cells)}@{{}}"
 
@@ -169,7 +169,7 @@ def _head(table: Table) -> list[str]:
 
 
 def _block(block: Block, columns: Sequence[Column]) -> list[str]:
-    """Returns the rows of a block. No page break comes between the heading and the first line, nor between a line and the text below it."""
+    """Returns the rows of a block. No page break separates the heading from the first line, or a line from the text below it."""
     rows: list[tuple[str, bool]] = []  # row, and whether the next row must be on the same page
     if block.heading:
         face = r"\textbf" if block.strong else r"\emph"
@@ -183,19 +183,19 @@ def _block(block: Block, columns: Sequence[Column]) -> list[str]:
     # A row ends in \\, or in \\* if no page break may follow. LaTeX would read a [ or * at the start of the next row as an argument of
     # \\; an empty group {} before it prevents this.
     lines = [f"{'{}' if row[:1] in ('[', '*') else ''}{row} {chr(92) * 2}{'*' if joined else ''}" for row, joined in rows]
-    # Space follows each text below a line; a heading, which comes first, gets none.
-    below = [index > 0 and line.startswith(r"\TTacross") for index, line in enumerate(lines)]
-    spaced = [f"{line}\n\\addlinespace[2pt]" if space else line for line, space in zip(lines, below)]
+    # Texts below a line and headings span all columns. Space follows the texts, but not a heading, which comes first.
+    is_text = [index > 0 and line.startswith(r"\TTacross") for index, line in enumerate(lines)]
+    spaced = [f"{line}\n\\addlinespace[2pt]" if space else line for line, space in zip(lines, is_text)]
     return [*spaced, r"\addlinespace[2pt]"] if lines else []
 
 
 def _heading(face: str, heading: Cell) -> str:
     """Returns a heading. The font command ``face`` applies to its text but not to its source and note."""
-    words = tuple(piece for piece in pieces(heading) if not isinstance(piece, Source | Note))
+    title = tuple(piece for piece in pieces(heading) if not isinstance(piece, Source | Note))
     rest = "".join(
-        f"~{_piece(piece)}" if isinstance(piece, Source) else f" {prose(piece)}" for piece in pieces(heading) if piece not in words
+        f"~{_piece(piece)}" if isinstance(piece, Source) else f" {prose(piece)}" for piece in pieces(heading) if piece not in title
     )
-    return rf"{face}{{{text(words).strip()}}}{rest}"
+    return rf"{face}{{{text(title).strip()}}}{rest}"
 
 
 def _across(content: str, columns: Sequence[Column]) -> str:

@@ -36,9 +36,9 @@ def latex_folder(
 
     Args:
         aggregate: the results.
-        folders: folders of the results, in the same order; empty if they are not stored.
-        checksums: for each result, a mapping from file name to SHA-256; empty if they are not stored.
-        drawn: the figures; drawn here if None.
+        folders: folders of the results, in the order of the results; empty if the results are not stored.
+        checksums: for each result, a mapping from file name to SHA-256; empty if the results are not stored.
+        drawn: figures as files; if None, they are drawn here.
         progress: function that is called with a line of text before a figure is drawn; drawing takes about a second per figure.
     """
     drawn = drawn or draw(pictures(aggregate), progress=progress)
@@ -60,7 +60,7 @@ def latex_folder(
 
 
 def names(aggregate: Aggregate) -> list[str]:
-    """Lists the files that :func:`latex_folder` may write, without drawing; figures with nothing to draw are listed too."""
+    """Lists the files that :func:`latex_folder` may write, without drawing; figures that turn out to be empty are listed too."""
     stems = [name for name in OWN if name != "networks" or tables.networks(aggregate) is not None]
     texts = [f"{name}.tex" for name in (*stems, *(name for name, *_ in _theories(aggregate)))]
     return [*texts, "references.bib", *(f"figures/{name}" for name in file_names(pictures(aggregate)))]
@@ -76,7 +76,7 @@ def _theories(aggregate: Aggregate) -> Iterator[tuple[str, Theory, list[Table]]]
 
 
 def _file_name(theory: Theory) -> str:
-    """Returns the theory's name if every file system accepts it, otherwise its slug. Names in :data:`OWN` get a prefix."""
+    """Returns the theory's name if every file system accepts it, otherwise its slug. A name in :data:`OWN` gets a prefix."""
     name = theory.name if re.fullmatch(r"[a-z0-9_]+", theory.name) else format.slug(theory.name)
     return f"theory-{name}" if name in OWN else name
 
@@ -99,7 +99,7 @@ def _example(aggregate: Aggregate, inputs: Sequence[tuple[str, Theory | None]], 
 
 
 class _Template(Template):
-    """A template with placeholders such as ``@{name}``; a dollar would begin a formula in LaTeX."""
+    """A template with placeholders such as ``@{name}``, because a dollar begins a formula in LaTeX."""
 
     delimiter = "@"
 

@@ -12,7 +12,7 @@ from .formulas import spans
 
 
 def _pairs(table: str) -> dict[str, str]:
-    """A dict from a table in which each key is followed by its replacement, separated by white space."""
+    """Converts a table to a dict. Each key in the table is followed by its replacement; white space separates them."""
     words = table.split()
     return dict(zip(words[::2], words[1::2]))
 
@@ -38,8 +38,8 @@ _LOOKALIKES = "Alpha=A Beta=B Epsilon=E Zeta=Z Eta=H Iota=I Kappa=K Mu=M Nu=N Om
 _LATIN = dict(pair.split("=") for pair in re.findall(r"\S+", _LOOKALIKES))
 _GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi omega"
 _CAPITALS = "Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"
-# What a formula must not contain: commands that touch files or define others, ^^ (TeX's notation for arbitrary characters), the unescaped
-# signs of comments, parameters and alignment, and line breaks.
+# Unsafe parts of a formula: commands that access files or define other commands, ^^ (TeX's notation for arbitrary characters), the
+# unescaped signs %, # and & (comment, parameter, alignment), and the line break \\.
 _UNSAFE = re.compile(
     r"\\(?:input|include|openin|openout|read|write|immediate|special|[egx]?def|let|newcommand|renewcommand|csname|catcode|"
     r"begin|end|usepackage|loop|expandafter|the|show|tt|verb)(?![a-z])|\^\^|(?<!\\)[%#&]|\\\\"
@@ -47,10 +47,12 @@ _UNSAFE = re.compile(
 
 
 def escape(text: str) -> str:
-    r"""Plain text for LaTeX. Special characters and the report's Unicode symbols become commands. A character that pdflatex cannot print is
-    replaced by its code point: ``"中" -> \texttt{U+4E2D}``."""
+    r"""Escapes plain text for LaTeX. Special characters and the report's Unicode symbols become commands.
+
+    A character that pdflatex cannot print is replaced by its code point: ``"中" -> \texttt{U+4E2D}``.
+    """
     # Constructs of several characters are marked first, then each character is escaped, then the marks become LaTeX. The marks are control
-    # characters, which _printable has removed from the text: \0...\1 encloses an exponent, \2 is "ΔR", \3 an empty group.
+    # characters, because _printable has removed these from the text: \0 and \1 enclose an exponent, \2 is "ΔR", \3 is an empty group.
     text = re.sub(r"ΔR\b", "\2", _printable(text))
     text = re.sub("10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)", lambda m: f"10\0{''.join(_SUPERSCRIPTS[c] for c in m[1])}\1", text)
     text = re.sub(r"([-,'])(?=\1)", "\\1\3", text)  # LaTeX would join --, ,, and '' into one sign
@@ -60,13 +62,13 @@ def escape(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """The text on one line, in Unicode's composed form (NFC), without control characters."""
+    """Returns the text on one line, in Unicode's composed form (NFC), without control characters."""
     text = re.sub(r"[\t\n\r\v\f\x1c-\x1f\x85\u2028\u2029]+", " ", unicodedata.normalize("NFC", text))
     return "".join(c for c in text if unicodedata.category(c) not in ("Cc", "Cf", "Cs"))
 
 
 def _command(character: str) -> str:
-    """The commands for a character that is special to LaTeX or is not ASCII."""
+    """Returns the commands for a character that is special to LaTeX or is not ASCII."""
     if command := _SPECIAL.get(character):
         return command
     # An accented Latin letter: decompose it (NFD) and wrap the base letter in one command per accent.
@@ -91,8 +93,10 @@ def _command(character: str) -> str:
 
 
 def prose(text: str) -> str:
-    r"""Text for LaTeX: formulas between dollars are kept, code between backticks is set in typewriter type, the rest is escaped. ``\$`` is
-    a literal dollar."""
+    r"""Converts text to LaTeX: formulas between dollars are kept, code between backticks is set in typewriter type, the rest is escaped.
+
+    ``\$`` is a literal dollar.
+    """
     parts = []
     for kind, part in spans(text):
         if kind == "text":
@@ -103,7 +107,7 @@ def prose(text: str) -> str:
 
 
 def _formula(latex: str) -> str:
-    """The formula between dollars, or as escaped text if it is unsafe or its braces do not match."""
+    """Returns the formula between dollars; escaped text if the formula is unsafe or its braces do not match."""
     latex = " ".join(latex.split())
     if _UNSAFE.search(latex) or not _balanced(latex):
         return escape(f"${latex}$")
@@ -111,7 +115,7 @@ def _formula(latex: str) -> str:
 
 
 def _balanced(latex: str) -> bool:
-    """Whether the unescaped braces match."""
+    """Returns whether the unescaped braces match."""
     depth = 0
     for brace in re.findall(r"(?<!\\)[{}]", latex):
         depth += 1 if brace == "{" else -1
@@ -121,14 +125,16 @@ def _balanced(latex: str) -> bool:
 
 
 def _in_formula(character: str) -> str:
-    """The commands for a character inside a formula: a symbol without its \\ensuremath, anything else as \\text."""
+    """Returns the commands for a character inside a formula: a symbol without its \\ensuremath, any other character in \\text."""
     command = _command(character)
     return re.sub(r"\\ensuremath\{(.*)\}", r"{\1}", command) if command.startswith(r"\ensuremath") else rf"{{\text{{{command}}}}}"
 
 
 def typewriter(name: str) -> str:
-    """A path, a command or a checksum in typewriter type. LaTeX may break the line after any punctuation and after every eight letters or
-    digits."""
+    """Sets a path, a command or a checksum in typewriter type.
+
+    LaTeX may break the line after any punctuation and after every eight letters or digits.
+    """
     pieces = re.findall(r"\\?[A-Za-z0-9]{1,8}|[^A-Za-z0-9]", name)
     breakable = r"\allowbreak{}".join(map(escape, pieces))
     return rf"\texttt{{{breakable}}}" if pieces else ""

@@ -1,8 +1,8 @@
 """The ledger: a Markdown page with every claim, its source, the measured values and the outcome of its control.
 
 ``python -m transformer_theory.report.ledger RESULT ... PAGE`` writes the page from the verifications of stored results and stores these as
-JSON beside it; without a RESULT it writes the page again from that JSON. The page is valid for Sphinx (MyST) and for plain Markdown. Each
-claim has a heading, so that it can be linked to as ``#theory-name``.
+JSON in the same folder. Without a RESULT it writes the page again from that JSON. The page is valid for Sphinx (MyST) and for plain
+Markdown. Each claim has a heading, so that links can refer to it as ``#theory-name``.
 """
 
 import json
@@ -22,7 +22,7 @@ from .format import duration, number, several, sign
 from .formulas import spans
 from .html import TEMPLATES
 
-Document = dict[str, Any]  # {"provenance": of one result, "verifications": of its claims, as JSON values}
+Document = dict[str, Any]  # JSON values: {"provenance": record of one result, "verifications": list with one record per claim}
 CORRECTIONS = "errors_in_the_literature.md"
 USUAL = (("converged", True), ("covered", True))  # values of nearly all seeds, omitted from the JSON
 UNDECIDED = ("inconclusive", "not covered")
@@ -37,16 +37,16 @@ _COMMANDS = {  # some Markdown renderers remove the backslash before punctuation
 
 
 def document(result: Result) -> Document:
-    """The verifications of a result with its provenance, as JSON values.
+    """Returns the verifications of a result with its provenance, as JSON values.
 
     Further numbers of a seed (``detail``) are included only for the worst seed and for seeds that are not consistent; the stored result has
-    those of all seeds.
+    them for all seeds.
     """
-    return {"provenance": result.provenance, "verifications": [_compact(one) for one in result.verifications]}
+    return {"provenance": result.provenance, "verifications": [_compact(verification) for verification in result.verifications]}
 
 
 def _compact(verification: Verification) -> dict[str, Any]:
-    """One verification without the details of ordinary seeds and without fields that have their usual value."""
+    """Returns one verification without the details of ordinary seeds and without fields that have the value in :data:`USUAL`."""
     stored = verification.to_json()
     for record, evidence in zip(stored["seeds"], verification.evidence):
         ordinary = evidence is not verification.worst and evidence.verdict == "consistent"
@@ -59,44 +59,48 @@ def _compact(verification: Verification) -> dict[str, Any]:
 
 
 def ledger(documents: Sequence[Document], theories: Iterable[Theory]) -> str:
-    """The whole page.
+    """Returns the whole page.
 
     Args:
-        documents: of one or several results (:func:`document`), in which each claim was verified once.
-        theories: determine the order and the headings; their claims without a verification are listed as not verified.
+        documents: documents of one or several results (:func:`document`); each claim must be verified in at most one of them.
+        theories: theories in the order of the page. They provide the headings; their claims without a verification are listed as such.
     Raises:
         ValueError: a claim was verified in several documents.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     records = tuple(theories)
-    verified = [Verification.from_json(stored) for one in documents for stored in one["verifications"]]
-    if twice := sorted(id for id, count in Counter(one.id for one in verified).items() if count > 1):
-        raise ValueError(f"each claim must be verified in one result, got several for {', '.join(twice)}; leave one out")
-    done = {one.id for one in verified}
+    verified = [Verification.from_json(stored) for item in documents for stored in item["verifications"]]
+    if repeated := sorted(id for id, count in Counter(item.id for item in verified).items() if count > 1):
+        raise ValueError(f"each claim must be verified in one result, got several for {', '.join(repeated)}; leave one out")
+    done = {verification.id for verification in verified}
     environment = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
     environment.filters |= {"prose": _prose, "cite": _cite, "table": _table, "number": number}
     environment.filters |= {"verdict": _verdict, "threshold": _threshold, "control": _control}
     return environment.get_template("ledger.md.j2").render(
-        seeds=_span(len(one.seeds) for one in verified),
+        seeds=_span(len(verification.seeds) for verification in verified),
         origins=list(map(_origin, documents)),
         corrections=CORRECTIONS,
         overview=_overview(records, verified),
         sections=[
-            (theory, [one for one in verified if one.theory == theory.name], [one.id for one in theory.claims if one.id not in done])
+            (
+                theory,
+                [item for item in verified if item.theory == theory.name],
+                [claim.id for claim in theory.claims if claim.id not in done],
+            )
             for theory in records
         ],
     )
 
 
 def _span(numbers: Iterable[int]) -> str:
-    """``"5"`` if all numbers are 5, ``"3 to 5"`` if they range from 3 to 5."""
+    """Formats a range: ``"5"`` if all numbers are 5, ``"3 to 5"`` if they range from 3 to 5."""
     distinct = sorted(set(numbers) or {0})
     return f"{distinct[0]}" if len(distinct) == 1 else f"{distinct[0]} to {distinct[-1]}"
 
 
 def _origin(document: Document) -> str:
-    """A list item with the command, date, machine and versions behind the numbers of one result."""
+    """Returns a list item with the command, date, machine and versions behind the numbers of one result."""
     record, count = document["provenance"], len(document["verifications"])
     versions = ", ".join(f"{name} {record['versions'][name]}" for name in ("python", "torch", "numpy", "scipy"))
     commit = f" at commit {record['commit'][:10]}{' with changes' if record.get('dirty') else ''}" if "commit" in record else ""
@@ -108,77 +112,80 @@ def _origin(document: Document) -> str:
     )
 
 
-def _verdict(one: Verification) -> str:
-    """The verdict with the counts behind it and the interval of the share."""
-    if one.verdict in UNDECIDED:
-        return f"{one.verdict} on all {len(one.seeds)} seeds"
-    low, high = one.interval
-    undecided = len(one.seeds) - one.decided
+def _verdict(verification: Verification) -> str:
+    """Describes a verdict with the counts of seeds and the interval of the consistent share."""
+    if verification.verdict in UNDECIDED:
+        return f"{verification.verdict} on all {len(verification.seeds)} seeds"
+    low, high = verification.interval
+    undecided = len(verification.seeds) - verification.decided
     rest = f"; {several(undecided, 'seed')} {'was' if undecided == 1 else 'were'} not decided" if undecided else ""
-    violated = "violated; " if one.verdict == "violated" else ""
-    return f"{violated}consistent on {one.consistent} of {one.decided} seeds, 95 % interval [{number(low)}, {number(high)}]{rest}"
+    violated = "violated; " if verification.verdict == "violated" else ""
+    counts = f"{violated}consistent on {verification.consistent} of {verification.decided} seeds"
+    return f"{counts}, 95 % interval [{number(low)}, {number(high)}]{rest}"
 
 
-def _control(one: Verification) -> str:
-    """What the control changes, what it did, and its value nearest to the threshold."""
-    text, nearest = _prose(one.control_description).strip().rstrip("."), f"nearest to the threshold: {number(one.worst_control.value)}"
+def _control(verification: Verification) -> str:
+    """Describes the control: its change of the check, its outcome, and its value nearest to the threshold."""
+    text = _prose(verification.control_description).strip().rstrip(".")
+    nearest = f"nearest to the threshold: {number(verification.worst_control.value)}"
     outcome = {
         "fails": f"It fails on every seed ({nearest}).",
         "passes": f"**It passes on some seed, so the check has no power** ({nearest}).",
         "inconclusive": f"**It is inconclusive on some seed, so the power of the check is unknown** ({nearest}).",
-    }[one.control]
+    }[verification.control]
     return f"{text[:1].upper()}{text[1:]}. {outcome}"
 
 
 def _overview(theories: Sequence[Theory], verified: Sequence[Verification]) -> str:
-    """A table of counts with one row per theory and one for the total."""
+    """Returns a table of counts with one row per theory and one for the total."""
     heads = ["theory", "claims", "consistent", "violated", "undecided", "controls fail", "corrected"]
     lines, total = [], Counter[str]()
     for theory in theories:
         counts = Counter({"claims": len(theory.claims)})
-        for one in (one for one in verified if one.theory == theory.name):
-            counts["undecided" if one.verdict in UNDECIDED else one.verdict] += 1
-            counts["controls fail"] += one.control == "fails"
-            counts["corrected"] += bool(one.corrects)
+        for verification in verified:
+            if verification.theory == theory.name:
+                counts["undecided" if verification.verdict in UNDECIDED else verification.verdict] += 1
+                counts["controls fail"] += verification.control == "fails"
+                counts["corrected"] += bool(verification.corrects)
         total += counts
         lines.append([f"[{theory.title}](#{_slug(theory.title)})", *(str(counts[head]) for head in heads[1:])])
     return _markdown(heads, [*lines, ["all", *(str(total[head]) for head in heads[1:])]])
 
 
 def _table(claims: Sequence[Verification]) -> str:
-    """A table with one row per claim: a link to it, and its numbers."""
+    """Returns a table with one row per claim: a link to the claim, and its numbers."""
     lines = []
-    for one in claims:
-        control = number(one.worst_control.value) if one.control == "fails" else f"**{one.control}**"
-        verdict = f"{one.verdict}\N{NO-BREAK SPACE}{one.consistent}/{len(one.seeds)}"
-        name = f"[{one.id.partition('/')[2]}](#{_slug(one.id)})"
-        lines.append([name, verdict, number(one.worst.value), _threshold(one), control, "yes" if one.corrects else ""])
+    for claim in claims:
+        control = number(claim.worst_control.value) if claim.control == "fails" else f"**{claim.control}**"
+        verdict = f"{claim.verdict}\N{NO-BREAK SPACE}{claim.consistent}/{len(claim.seeds)}"
+        name = f"[{claim.id.partition('/')[2]}](#{_slug(claim.id)})"
+        lines.append([name, verdict, number(claim.worst.value), _threshold(claim), control, "yes" if claim.corrects else ""])
     return _markdown(["claim", "verdict", "worst seed", "threshold", "control, nearest", "corrects"], lines)
 
 
-def _threshold(one: Verification) -> str:
-    """The threshold of the worst seed without trailing zeros: ``0.990 -> 0.99``, ``1.00·10⁻³ -> 10⁻³``."""
-    digits = re.sub(r"(\.\d*?)0+(?!\d)", r"\1", number(one.worst.threshold)).replace(".·", "·")
-    return f"{sign(one.worst.op)}\N{NO-BREAK SPACE}{digits.rstrip('.').removeprefix('1·')}"
+def _threshold(verification: Verification) -> str:
+    """Formats the threshold of the worst seed without trailing zeros: ``0.990 -> 0.99``, ``1.00·10⁻³ -> 10⁻³``."""
+    # Remove zeros at the end of the decimals, then a decimal point at the end, then a mantissa of 1 before a power of ten.
+    digits = re.sub(r"(\.\d*?)0+(?!\d)", r"\1", number(verification.worst.threshold)).replace(".·", "·")
+    return f"{sign(verification.worst.op)}\N{NO-BREAK SPACE}{digits.rstrip('.').removeprefix('1·')}"
 
 
 def _markdown(heads: list[str], lines: Sequence[list[str]]) -> str:
-    """A Markdown table; columns whose first cell is a number are right-aligned."""
+    """Formats a Markdown table; columns whose first cell is a number are right-aligned."""
     sides = ["---:" if re.match(r"−?\d", cell) else "---" for cell in (lines or [heads])[0]]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, sides, *lines))
 
 
 def _cite(source: Source) -> str:
-    """The citation for MyST, with the place in the source and a link."""
+    """Formats the citation for MyST, with the place in the source and a link."""
     place = f", {source.locator}" if source.locator else ""
-    shown = source.url.removeprefix("https://").removeprefix("arxiv.org/abs/")
-    link = f" ([{'arXiv:' if 'arxiv.org' in source.url else ''}{shown}]({source.url}))" if source.url else ""
+    target = source.url.removeprefix("https://").removeprefix("arxiv.org/abs/")
+    link = f" ([{'arXiv:' if 'arxiv.org' in source.url else ''}{target}]({source.url}))" if source.url else ""
     return f"{{cite:t}}`{source.key}`{place}{link}"
 
 
 def _prose(text: str) -> str:
-    """Text for MyST: formulas contain only commands that Markdown does not change; in plain text Markdown's special characters are
-    escaped."""
+    """Converts text to MyST. Its formulas contain only commands that Markdown does not change; plain text is escaped for Markdown."""
     parts = []
     for kind, part in spans(text):
         if kind == "text":
@@ -190,25 +197,25 @@ def _prose(text: str) -> str:
 
 def _formula(latex: str) -> str:
     # A command with letters needs a space if a letter follows: \|x becomes \Vert x.
-    return re.sub(r"\\[|,;!{}](?=(.?))", lambda found: _COMMANDS[found[0]] + (" " if found[1].isalpha() else ""), latex).strip()
+    return re.sub(r"\\[|,;!{}](?=(.?))", lambda match: _COMMANDS[match[0]] + (" " if match[1].isalpha() else ""), latex).strip()
 
 
 def _slug(heading: str) -> str:
-    """The anchor that Markdown renderers assign to a heading."""
+    """Returns the anchor that Markdown renderers assign to a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def _lines(documents: Sequence[Document]) -> str:
-    """The documents as JSON with one claim per line, so that a diff shows which claims have changed."""
+    """Formats the documents as JSON with one claim per line, so that a diff shows which claims have changed."""
     parts = []
-    for one in documents:
-        claims = ",\n".join(json.dumps(claim, ensure_ascii=False, separators=(",", ":")) for claim in one["verifications"])
-        parts.append(f'{{"provenance": {json.dumps(one["provenance"], ensure_ascii=False)},\n"verifications": [\n{claims}\n]}}')
+    for item in documents:
+        claims = ",\n".join(json.dumps(claim, ensure_ascii=False, separators=(",", ":")) for claim in item["verifications"])
+        parts.append(f'{{"provenance": {json.dumps(item["provenance"], ensure_ascii=False)},\n"verifications": [\n{claims}\n]}}')
     return "[" + ",\n".join(parts) + "]\n"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the page and the JSON beside it. Prints one line and returns 2 if anything raises an error."""
+    """Writes the page and the JSON, and returns the exit status: 0, or 2 after printing one line if an error is raised."""
     from ..theories import list_theories
 
     try:

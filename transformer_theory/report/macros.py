@@ -37,7 +37,7 @@ class Macro:
         name: name of the macro, without the backslash.
         text: the rounded number that the macro prints.
         value: the number in full precision.
-        description: theory, quantity, place and suffix, for the comment behind the definition.
+        description: theory, quantity, place and suffix, for the comment after the definition.
     """
 
     name: str
@@ -47,20 +47,20 @@ class Macro:
 
     def __str__(self) -> str:
         exact = str(self.value) if isinstance(self.value, int) else repr(float(self.value))
-        shown = escape(self.text).replace(",", "{,}")
+        digits = escape(self.text).replace(",", "{,}")
         comment = " ".join(self.description.split()).encode("ascii", "backslashreplace").decode()
-        return f"\\newcommand{{\\{self.name}}}{{{shown}}} % {comment} = {exact}"
+        return f"\\newcommand{{\\{self.name}}}{{{digits}}} % {comment} = {exact}"
 
 
 def macros(aggregate: Aggregate) -> list[Macro]:
-    """The macros of the claims, then those of the entries, in order. Names that several numbers share are dropped."""
+    """Returns the macros of the claims, then those of the entries. If several have the same name, all of them are dropped."""
     candidates = [*_of_claims(aggregate), *_of_entries(aggregate)]
     names = [macro.name for macro in candidates]
     return [macro for macro in candidates if names.count(macro.name) == 1] if len(set(names)) < len(names) else candidates
 
 
 def definitions(aggregate: Aggregate) -> str:
-    r"""The definitions of all macros, a file to ``\input`` in the preamble."""
+    r"""Returns the definitions of all macros: the text of a file to ``\input`` in the preamble."""
     head = (
         "% Every number of the results as a macro, with what it is and its value in full behind it.",
         "% Without a suffix: the mean over the seeds, or the value of a claim's worst seed.",
@@ -68,34 +68,35 @@ def definitions(aggregate: Aggregate) -> str:
     return "\n".join([*head, *map(str, macros(aggregate)), ""])
 
 
-def example(found: Sequence[Macro]) -> Macro | None:
-    """The macro that the example document shows: the first measured value, or the first count if there is none."""
-    return next((macro for macro in found if isinstance(macro.value, float)), found[0] if found else None)
+def example(candidates: Sequence[Macro]) -> Macro | None:
+    """Selects the macro for the example document: the first measured value, otherwise the first count; None without candidates."""
+    return next((macro for macro in candidates if isinstance(macro.value, float)), candidates[0] if candidates else None)
 
 
 def _of_claims(aggregate: Aggregate) -> Iterator[Macro]:
     for theory in aggregate.theories:
-        own, name = aggregate.claims_of(theory), PREFIX + _theory(theory.name)
-        if own:
-            held = sum(one.verification.outcome == "consistent" for one in own)
-            yield Macro(f"{name}Claims", str(len(own)), len(own), f"{theory.name}: claims that were verified")
-            yield Macro(f"{name}ClaimsConsistent", str(held), held, f"{theory.name}: of these consistent")
-        for checked in own:
-            one, words = checked.verification, name + _words(checked.name) + ("" if checked.number == 1 else _words(str(checked.number)))
-            low, high = one.interval
+        claims, name = aggregate.claims_of(theory), PREFIX + _theory(theory.name)
+        if claims:
+            consistent = sum(checked.verification.outcome == "consistent" for checked in claims)
+            yield Macro(f"{name}Claims", str(len(claims)), len(claims), f"{theory.name}: claims that were verified")
+            yield Macro(f"{name}ClaimsConsistent", str(consistent), consistent, f"{theory.name}: of these consistent")
+        for checked in claims:
+            claim, number = checked.verification, "" if checked.number == 1 else _words(str(checked.number))
+            words = name + _words(checked.name) + number
+            low, high = claim.interval
             numbers: list[tuple[str, float | int | None, str]] = [
-                ("", one.worst.value, format.number(one.worst.value)),
-                ("Threshold", one.worst.threshold, format.number(one.worst.threshold)),
-                ("Consistent", one.consistent, str(one.consistent)),
-                ("Seeds", len(one.seeds), str(len(one.seeds))),
+                ("", claim.worst.value, format.number(claim.worst.value)),
+                ("Threshold", claim.worst.threshold, format.number(claim.worst.threshold)),
+                ("Consistent", claim.consistent, str(claim.consistent)),
+                ("Seeds", len(claim.seeds), str(len(claim.seeds))),
                 ("Low", low, f"{low:.2f}"),
                 ("High", high, f"{high:.2f}"),
-                ("Median", one.median, format.number(one.median)),
-                ("Control", one.worst_control.value, format.number(one.worst_control.value)),
+                ("Median", claim.median, format.number(claim.median)),
+                ("Control", claim.worst_control.value, format.number(claim.worst_control.value)),
             ]
             for suffix, value, text in numbers:
                 if value is not None:
-                    yield Macro(words + suffix, text, value, " | ".join(filter(None, (one.id, one.measures, suffix.lower()))))
+                    yield Macro(words + suffix, text, value, " | ".join(filter(None, (claim.id, claim.measures, suffix.lower()))))
 
 
 def _of_entries(aggregate: Aggregate) -> Iterator[Macro]:
@@ -113,7 +114,7 @@ def _of_entries(aggregate: Aggregate) -> Iterator[Macro]:
 
 
 def _base(aggregate: Aggregate, entry: Entry) -> str:
-    """The name without qualifiers and suffix: theory, quantity, and the tokens, network or experiment in which it was measured."""
+    """Returns the name without qualifiers and suffix: theory, quantity, and the tokens, network or experiment in which it was measured."""
     row = entry.row
     where = {
         "on data": format.view_name(row.model),
@@ -125,7 +126,7 @@ def _base(aggregate: Aggregate, entry: Entry) -> str:
 
 
 def _numbers(name: str, entry: Entry) -> Iterator[Macro]:
-    """The macros of one entry: its value without a suffix, the other numbers with theirs; numbers that it lacks are skipped."""
+    """Yields the macros of one entry: its value without a suffix, its other numbers with theirs. Missing numbers are skipped."""
     row = entry.row
     low, high = row.interval or (None, None)
     numbers: list[tuple[str, float | int | None, str]] = [
@@ -146,26 +147,26 @@ def _numbers(name: str, entry: Entry) -> Iterator[Macro]:
 
 
 def _theory(name: str) -> str:
-    """``"attention_svm" -> "attnsvm"``: lower case, so that the capital of the quantity marks where the theory ends."""
+    """Abbreviates the name of a theory: ``"attention_svm" -> "attnsvm"``. The first capital after it begins the quantity."""
     return "".join(re.findall(r"[a-z]", name.lower().replace("attention", "attn"))) or "x"
 
 
 def _words(text: str) -> str:
-    """The words in camel case, without those of ``_SMALL``: ``"cosine of W to the null, layer 2" -> "CosineWNullLayerTwo"``."""
+    """Joins the words of a text, except ``_SMALL``, in camel case: ``"cosine of W to the null, layer 2" -> "CosineWNullLayerTwo"``."""
     text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)  # separators of thousands, which are always commas
-    text = re.sub(r"(?<=\d)\.(?=\d)", " point ", text)
-    text = re.sub(r"(?<![A-Za-z0-9])[-−](?=\d)", " minus ", text)
+    text = re.sub(r"(?<=\d)\.(?=\d)", " point ", text)  # 0.5
+    text = re.sub(r"(?<![A-Za-z0-9])[-−](?=\d)", " minus ", text)  # -1, but not the hyphen of GPT-2
     text = "".join(_spelt(letter) for letter in unicodedata.normalize("NFKD", text))
     words = re.findall(r"[A-Za-z]+", re.sub(r"'s\b", "s", text))
-    kept = [word for word in words if word not in _SMALL] or words
-    return "".join(word[0].upper() + word[1:] for word in kept)
+    long = [word for word in words if word not in _SMALL] or words
+    return "".join(word[0].upper() + word[1:] for word in long)
 
 
 def _spelt(letter: str) -> str:
-    """A character in ASCII letters: digits and Greek letters as words, accents removed, any other sign a blank."""
+    """Spells a character in ASCII letters: a digit or Greek letter becomes a word, an accent is dropped, other signs become a blank."""
     if letter.isascii():
         return f" {_DIGITS[int(letter)]} " if letter.isdigit() else letter
     name = unicodedata.name(letter, "")
-    if found := re.fullmatch(r"GREEK \w+ LETTER (\w+)", name):
-        return f" {found[1].replace('LAMDA', 'LAMBDA').lower()} "
+    if match := re.fullmatch(r"GREEK \w+ LETTER (\w+)", name):
+        return f" {match[1].replace('LAMDA', 'LAMBDA').lower()} "
     return "" if unicodedata.combining(letter) else " "

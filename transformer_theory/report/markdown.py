@@ -16,25 +16,28 @@ def markdown(aggregate: Aggregate, provenance: Table | None = None) -> str:
 
     Args:
         aggregate: the results.
-        provenance: the table of provenance; if None, it is made from the results and lacks folders and checksums.
+        provenance: table of provenance; if None, a table without folders and checksums is made from the results.
     """
     parts = ["# Results", table(tables.summary(aggregate))]
     for theory in aggregate.theories:
         parts += [f"## {text(theory.title)}", *([text(theory.question)] if theory.question else [])]
-        parts += [table(one) for one in tables.of_theory(aggregate, theory)]
+        parts += [table(item) for item in tables.of_theory(aggregate, theory)]
     if (networks := tables.networks(aggregate)) is not None:
         parts += ["## Networks", table(networks)]
     parts += ["## Provenance of the numbers", table(provenance or tables.provenance(aggregate))]
     return "\n\n".join(parts) + "\n"
 
 
-def table(shown: Table) -> str:
-    """Formats a table below its caption. Markdown has no cells over several columns: such a text becomes the first cell of its line."""
-    width = len(shown.columns)
-    caption = " ".join(filter(None, (text(shown.caption), text(shown.legend))))
-    lines = [caption, "", _line([column.head for column in shown.columns])]
-    lines.append(_line(["--:" if column.role == "n" else ":--" for column in shown.columns]))
-    for block in shown.blocks:
+def table(source: Table) -> str:
+    """Formats a table below its caption.
+
+    A Markdown cell cannot span several columns. A text that spans them elsewhere becomes the first cell of its line.
+    """
+    width = len(source.columns)
+    caption = " ".join(filter(None, (text(source.caption), text(source.legend))))
+    lines = [caption, "", _line([column.head for column in source.columns])]
+    lines.append(_line(["--:" if column.role == "n" else ":--" for column in source.columns]))
+    for block in source.blocks:
         if block.heading:
             mark = "**" if block.strong else "*"
             title = tuple(piece for piece in pieces(block.heading) if not isinstance(piece, Source | Note))
@@ -56,7 +59,7 @@ def _line(cells: list[str]) -> str:
 
 
 def text(cell: Cell) -> str:
-    """Formats a cell: names are escaped, formulas stay, sources become links, and each note has a separate line."""
+    """Formats a cell: names are escaped, formulas stay, sources become links, and each note begins a new line."""
     return "".join(map(_piece, pieces(cell)))
 
 
@@ -73,7 +76,7 @@ def _piece(piece: Piece) -> str:
 
 
 def code(name: str) -> str:
-    """Formats a span of code. Its fence is longer than any run of backticks inside; bars, which would end a table cell, are escaped."""
+    """Formats a span of code. Its fence is longer than any run of backticks in it; bars are escaped, because a bar ends a table cell."""
     name = " ".join(name.split()).replace("|", r"\|")
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", name)), default=0))
     return f"{fence} {name} {fence}" if "`" in name else f"{fence}{name}{fence}"
@@ -81,12 +84,12 @@ def code(name: str) -> str:
 
 def escape(name: str) -> str:
     r"""Escapes plain text, so that Markdown and HTML print it literally, and joins its lines."""
-    name = re.sub(r"[^\S\u00a0]+", " ", name)  # white space becomes one blank, except no-break spaces
+    name = re.sub(r"[^\S\u00a0]+", " ", name)  # each run of white space becomes one blank; no-break spaces stay
     return _SPECIAL.sub(r"\\\1", name.replace("&", "&amp;")).replace(r"\<", "&lt;").replace(r"\>", "&gt;")
 
 
 def _prose(words: str) -> str:
-    """Formats text with formulas between dollars, which stay, and code between backticks."""
+    """Formats a text: formulas between dollars stay, code between backticks becomes a span of code, the rest is escaped."""
     parts = []
     for kind, part in spans(words):
         if kind == "text":
@@ -97,7 +100,7 @@ def _prose(words: str) -> str:
 
 
 def _formula(latex: str) -> str:
-    """Replaces bars in a formula, which would end the table cell, and the signs < and >, which HTML would read."""
+    """Replaces the bars in a formula, which would end the table cell, and the signs < and >, which HTML would read as tags."""
     for sign, command in ((r"\|", r"\Vert "), ("|", r"\vert "), ("<", r"\lt "), (">", r"\gt ")):
         latex = latex.replace(sign, command)
     return f"${' '.join(latex.split())}$"

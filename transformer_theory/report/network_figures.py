@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_TINTS = ("#4477AA", "#AA3377", "#C78A1B", "#117733", "#56B4E9", "#661100")  # colours of networks whose names the user has chosen
-# curves of the network itself in the timeline, beside those of the theories
+_TINTS = ("#4477AA", "#AA3377", "#C78A1B", "#117733", "#56B4E9", "#661100")  # used if a network has no fixed colour
+# colours of the network's own curves in the timeline
 _MUTED = ("#15181C", "#9AA3AD", "#B98A3C", "#7A6FA8", "#4F8A8B", "#8C5A4A")
 
 
 @style()
 def timeline(group: Sequence[Series]) -> "Figure | None":
-    """Every theory's headline over the training steps, one panel per network.
+    """Draws every theory's headline over the training steps, one panel per network.
 
-    Each curve is scaled: 0 is its null, 1 or -1 the largest distance from it. Its label names the theory and the value at 1. A dot marks
-    the step at which half of the change is done.
+    Each curve is scaled: 0 is its null, 1 or -1 the largest distance from the null. Its label names the theory and the value at 1. A dot
+    marks the step at which the curve has made half of its change.
     """
     moving = [s for s in group if s.scaled is not None and len(s.steps) > 1]
     models = list(dict.fromkeys(s.model for s in moving))
@@ -38,13 +38,13 @@ def timeline(group: Sequence[Series]) -> "Figure | None":
     for ax, model in zip(panels, models):
         of_network = [s for s in moving if s.model == model and s.theory == NETWORK]
         for s in (s for s in moving if s.model == model):
-            own = s in of_network
-            tint = _MUTED[of_network.index(s) % len(_MUTED)] if own else colour(s.theory)
-            kwargs = {"linestyle": (0, (5, 1.5, 1, 1.5)), "linewidth": 1.2} if own else {"linewidth": 1.9}
+            is_network = s.theory == NETWORK
+            tint = _MUTED[of_network.index(s) % len(_MUTED)] if is_network else colour(s.theory)
+            kwargs = {"linestyle": (0, (5, 1.5, 1, 1.5)), "linewidth": 1.2} if is_network else {"linewidth": 1.9}
             line(ax, s.steps, s.scaled, label=_label(s), **{"color": tint, **kwargs})  # pyright: ignore[reportArgumentType]
             if s.crossing is not None and s.scaled is not None:
-                at = int(np.searchsorted(s.steps, s.crossing))
-                ax.plot(s.crossing, s.scaled[at], "o", color=tint, markersize=4.5, markeredgecolor="white", markeredgewidth=0.8, zorder=5)
+                height = s.scaled[np.searchsorted(s.steps, s.crossing)]
+                ax.plot(s.crossing, height, "o", color=tint, markersize=4.5, markeredgecolor="white", markeredgewidth=0.8, zorder=5)
         ax.axhline(0, color=COLOURS["null"], linewidth=1.0, zorder=1)
         ax.set_title(plain(model))
         ax.set_ylabel("0 = null,\n±1 = largest distance from it")
@@ -56,20 +56,23 @@ def timeline(group: Sequence[Series]) -> "Figure | None":
 
 
 def _label(s: Series) -> str:
-    """A curve's label: its theory, its quantity, the value at 1 and, without a null, the value at 0."""
+    """Labels a curve with its theory, its quantity, the value at 1 and, if it has no null, the value at 0."""
     zero = "" if s.nulls is not None else f"0 = {format.amount(float(s.values.min()), s.unit)}, "
-    one = s.scale if s.nulls is not None else float(s.values.max())
+    top = s.scale if s.nulls is not None else float(s.values.max())
     name = s.label if s.theory == NETWORK else f"{plain(s.theory)}: {s.label}"
-    return "\n".join([*textwrap.wrap(name, 34), f"{zero}1 = {format.amount(one, s.unit)}"])
+    return "\n".join([*textwrap.wrap(name, 34), f"{zero}1 = {format.amount(top, s.unit)}"])
 
 
 def _steps(group: Sequence[Series], ax: "Axes") -> bool:
-    """Sets up the axis of steps, with a square-root scale if the first measurements are much denser than later ones; returns whether so."""
+    """Sets up the axis of steps and returns whether its scale is the square root.
+
+    The square root is used if the first measurements are much denser than later ones.
+    """
     ax.locator_params(axis="x", integer=True)
     steps = max((s.steps for s in group), key=len)
     gaps = np.diff(steps)
-    # Only the first half of the gaps is compared with the largest: the last gap is short if training ends between two regular intervals,
-    # which is no reason to change the scale.
+    # Only the first half of the gaps is compared with the largest gap. The last gap is short if training ends between two regular
+    # measurements; this is not a reason to change the scale.
     if len(steps) < 4 or steps[0] < 0 or gaps.max() < 4 * gaps[: len(gaps) // 2].min():
         return False
     ax.set_xscale("function", functions=(lambda x: np.sqrt(np.maximum(x, 0)), np.square))
@@ -83,7 +86,7 @@ def _steps(group: Sequence[Series], ax: "Axes") -> bool:
 
 @style()
 def learning(available: Sequence[Series]) -> "Figure | None":
-    """Loss, accuracy and the other quantities with a split over the training steps, a panel for each; shares come last."""
+    """Draws loss, accuracy and other quantities with a split over the training steps, one panel per quantity; shares come last."""
     group = [s for s in available if s.theory == NETWORK and s.split]
     quantities = sorted(
         dict.fromkeys(s.quantity for s in group), key=lambda name: any(s.unit == "share" for s in group if s.quantity == name)
@@ -95,18 +98,18 @@ def learning(available: Sequence[Series]) -> "Figure | None":
     tints = {model: colour(model) if known else _TINTS[i % len(_TINTS)] for i, model in enumerate(models)}
     splits = list(dict.fromkeys(s.split for s in group))
     columns = min(2, len(quantities))
-    rows = -(-len(quantities) // columns)  # rounded up
+    rows = -(-len(quantities) // columns)  # -(-a // b) rounds up
     figure, panels = axes(rows, columns, 7.6, max(2.5, 0.8 + 0.17 * len(models) * min(2, len(splits))) * rows)
     for ax, quantity in zip(panels, quantities):
-        shown = [s for s in group if s.quantity == quantity]
-        for s in shown:
+        selection = [s for s in group if s.quantity == quantity]
+        for s in selection:
             dashes = ("-", (0, (4, 2)), (0, (1, 1)))[splits.index(s.split) % 3]
             label = plain(s.model) if len(splits) == 1 else f"{plain(s.model)}:\n{s.split}"
             line(ax, s.steps, s.values, label=label, linestyle=dashes, color=tints[s.model])
-        ax.set_title(shown[0].label if len(splits) == 1 else quantity)
-        if shown[0].unit == "share":
+        ax.set_title(selection[0].label if len(splits) == 1 else quantity)
+        if selection[0].unit == "share":
             per_cent(ax)
-        ax.set_xlabel(f"training step{', square-root scale' if _steps(shown, ax) else ''}")
+        ax.set_xlabel(f"training step{', square-root scale' if _steps(selection, ax) else ''}")
         label_ends(ax)
     for ax in panels[len(quantities) :]:
         ax.set_visible(False)
@@ -115,14 +118,14 @@ def learning(available: Sequence[Series]) -> "Figure | None":
 
 @style()
 def attention(result: Result, model: str) -> "Figure | None":
-    """Attention maps at several steps and layers: over the input images if the tokens are a square grid of patches, otherwise alone."""
-    found = attention_maps(result, model, 3)
-    if found is None:
+    """Draws attention maps at several steps and layers: over the input images if the tokens are a square grid of patches, else alone."""
+    stored = attention_maps(result, model, 3)
+    if stored is None:
         return None
-    images = found.images
-    times, layers = positions(len(found.maps), 4), positions(found.maps.shape[1], 2)
-    shown = found.maps[np.ix_(times, layers)]
-    count, first = shown.shape[2], 0 if images is None else 1
+    images = stored.images
+    times, layers = positions(len(stored.maps), 4), positions(stored.maps.shape[1], 2)
+    maps = stored.maps[np.ix_(times, layers)]  # [times, layers, n, rows, columns]
+    count, first = maps.shape[2], 0 if images is None else 1  # a column of images comes first
     columns = first + len(layers) * len(times)
     figure, panels = axes(count, columns, 7.6, 0.5 + 6.5 / max(columns, 5) * count)
     grid = panels.reshape(count, columns)
@@ -130,7 +133,7 @@ def attention(result: Result, model: str) -> "Figure | None":
         ax.set(xticks=[], yticks=[])
         ax.grid(False)
         ax.spines[:].set_visible(False)
-    top = float(np.nanmax(shown)) or 1.0
+    top = float(np.nanmax(maps)) or 1.0
     for i in range(count):
         if images is not None:
             grid[i, 0].imshow(displayed(images[i]), cmap="gray_r", vmin=0, vmax=1)
@@ -139,40 +142,40 @@ def attention(result: Result, model: str) -> "Figure | None":
             for b, time in enumerate(times):
                 ax = grid[i, first + a * len(times) + b]
                 if images is not None:
-                    ax.imshow(_overlay(shown[b, a, i] / top, ink(images[i])))
+                    ax.imshow(_overlay(maps[b, a, i] / top, ink(images[i])))
                 else:
-                    ax.imshow(shown[b, a, i], vmin=0, vmax=top, cmap="YlOrBr")
+                    ax.imshow(maps[b, a, i], vmin=0, vmax=top, cmap="YlOrBr")
                 if i == 0:
                     start = f"layer {layer}\n" if b == 0 else "\n"
-                    ax.set_title(f"{start}step {int(found.steps[time]):,}", fontsize=7.5, fontweight="normal")
+                    ax.set_title(f"{start}step {int(stored.steps[time]):,}", fontsize=7.5, fontweight="normal")
     _bar(figure, grid, top, "attention" if images is None else "attention received")
     return figure
 
 
 @style()
 def features(result: Result, models: Sequence[str]) -> "Figure | None":
-    """The features of each network in the plane of its first two principal components, coloured and numbered by class."""
+    """Draws the features of each network in the plane of its first two principal components, coloured and numbered by class."""
     labels = result.arrays.get("network/labels")
-    shown = [model for model in models if (points := result.arrays.get(f"network/{model}/features")) is not None and points.ndim == 2]
-    if not shown or labels is None:
+    models = [model for model in models if (points := result.arrays.get(f"network/{model}/features")) is not None and points.ndim == 2]
+    if not models or labels is None:
         return None
-    figure, panels = axes(1, max(2, len(shown)), 7.6, 3.6)
+    figure, panels = axes(1, max(2, len(models)), 7.6, 3.6)
     import matplotlib
 
     palette = matplotlib.colormaps["tab10"]
-    for ax, model in zip(panels, shown):
+    for ax, model in zip(panels, models):
         points = result.arrays[f"network/{model}/features"]
-        own = labels[: len(points)]
-        for label in np.unique(own):
-            members = points[own == label]
+        classes = labels[: len(points)]
+        for label in np.unique(classes):
+            members = points[classes == label]
             ax.scatter(members[:, 0], members[:, 1], s=7, color=palette(int(label) % 10), alpha=0.55, linewidths=0)
-        for label in np.unique(own):
-            x, y = np.median(points[own == label], axis=0)[:2]
+        for label in np.unique(classes):
+            x, y = np.median(points[classes == label], axis=0)[:2]
             text = ax.text(x, y, str(int(label)), ha="center", va="center", fontsize=9, fontweight="bold", color="#15181C")
             text.set_bbox({"boxstyle": "circle,pad=0.18", "facecolor": "white", "edgecolor": palette(int(label) % 10), "alpha": 0.85})
         ax.set(xticks=[], yticks=[], title=plain(model), xlabel="first principal component", ylabel="second")
         ax.grid(False)
-    for ax in panels[len(shown) :]:
+    for ax in panels[len(models) :]:
         ax.set_visible(False)
     return figure
 
@@ -186,21 +189,29 @@ def per_cent(ax: "Axes") -> None:
 
 
 def positions(length: int, count: int) -> list[int]:
-    """At most ``count`` indices into a sequence of this length, evenly spaced, with the first and the last."""
+    """Returns at most ``count`` indices into a sequence of this length, evenly spaced, with the first and the last."""
     return sorted({round(float(x)) for x in np.linspace(0, length - 1, min(count, length))})
 
 
 def _overlay(heat: np.ndarray, ink: np.ndarray) -> np.ndarray:
-    """An image over its heat map: each patch is tinted by its heat in [0, 1], and ink darkens the tint. RGB ``[h, w, 3]``."""
+    """Combines an image with its heat map: each patch is tinted by its heat in [0, 1], and ink darkens the tint.
+
+    Args:
+        heat: share of attention of each patch, scaled to [0, 1], ``[rows, columns]``.
+        ink: darkness of each pixel, ``[h, w]``.
+    Returns:
+        RGB values in [0, 1], ``[h, w, 3]``.
+    """
     import matplotlib
 
     tint = matplotlib.colormaps["YlOrBr"](np.clip(heat, 0, 1) * 0.8)[..., :3]
-    height, width = ink.shape[0] // heat.shape[0], ink.shape[1] // heat.shape[1]  # of a patch, pixels
+    height, width = ink.shape[0] // heat.shape[0], ink.shape[1] // heat.shape[1]  # size of a patch in pixels
+    # The Kronecker product repeats the tint of each patch for all of its pixels.
     return np.kron(tint, np.ones((height, width, 1))) * (1 - 0.6 * ink[..., None])
 
 
 def _bar(figure: "Figure", grid: np.ndarray, top: float, label: str) -> None:
-    """The colour scale of attention beside the panels."""
+    """Adds the colour scale of attention to the right of the panels."""
     import matplotlib
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import ListedColormap, Normalize

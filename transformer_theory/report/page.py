@@ -1,4 +1,4 @@
-"""The page: one HTML file with the results of a comparison, of a training, or of any results together.
+"""The page: one HTML file with the results of a comparison, of a training run, or of several results together.
 
 It depends only on the stored results; the same results give the same bytes.
 """
@@ -22,14 +22,14 @@ from .html import inline, rendered
 from .slider import slider
 from .timeline import Curves, Series, correlation_table, curves, on_timeline, sentences, series
 
-MAX_NUMBERS = 300  # largest number of measurements that a part of the page lists; the rest are in table.jsonl
-FIRST_NUMBERS = 12  # largest number of measurements that are listed in full; if there are more, some are folded into <details>
+MAX_NUMBERS = 300  # largest number of measurements in one part of the page; the rest are in table.jsonl
+FIRST_NUMBERS = 12  # largest number of measurements that are listed without a fold; of more, some are folded into <details>
 JPEGS = "JPEG copy"  # suffix of the name of images that were compressed again
 COPY = (
     "The images are a copy compressed as JPEGs, not the files of the data set: "
     "compare numbers on them with one another, not with published ones."
 )
-SAMPLES = ("train_samples", "validation_samples", "test_samples")  # settings of a training
+SAMPLES = ("train_samples", "validation_samples", "test_samples")  # settings of a training run
 _ORDER = ("bad", "none", "unsure", "outside", "good")  # CSS classes of verdicts, the most severe first
 
 
@@ -43,13 +43,13 @@ def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | Non
         ValueError: there is no result.
     """
     combined = aggregate(results, theories=theories)
-    # A single comparison or training has a layout of its own; any other results are listed in a table first.
+    # A single comparison or training run has a separate layout. On all other pages, a table of the results comes first.
     single = combined.results[0] if len(combined.results) == 1 and combined.results[0].name in (COMPARE, TRAIN) else None
     pictures, quantities = figures.pictures(combined), [] if single is None else curves(single)
     available = [series(result) for result in combined.results]
     sections = [_section(combined, single, theory, pictures, quantities) for theory in combined.theories]
     panels = [panel for section in sections for part in section["parts"] for panel in part["figures"]]
-    # If there are workers, they draw these figures while this process draws those of the networks.
+    # Workers, if there are any, draw these figures while this process draws the figures of the networks.
     drawn = stream(inline, (panel["drawing"] for panel in panels))
     context: dict[str, Any] = {
         **_head(combined, single),
@@ -108,7 +108,7 @@ def _head(combined: Aggregate, single: Result | None) -> dict[str, Any]:
 
 
 def _network(result: Result) -> str:
-    """Returns the name of the network of a training."""
+    """Returns the name of the trained network."""
     return next((row.model for row in result.table if row.model), "network")
 
 
@@ -132,13 +132,13 @@ def _result_line(index: int, result: Result) -> dict[str, Any]:
 def _reached(combined: Aggregate) -> list[dict[str, Any]]:
     """Returns the test accuracies (or other shares) of the networks, which the page prints in large type: one per network and data."""
     entries = [entry for entry in combined.select(theory=NETWORK, split="test", unit="share", layer=None) if not entry.missing]
-    # The dictionary keeps the last value of each key, so the reversed order keeps the first entry.
+    # A dictionary keeps the last value of each key; in reversed order, this is the first entry.
     first = {(entry.row.model, entry.row.data): entry for entry in reversed(entries)}
     return [_large(entry.row, entry.row.model, entry.note) for entry in entries if entry in first.values()]
 
 
 def _large(row, model: str, note: str = "") -> dict[str, Any]:
-    """Returns a value in large type with its label; interval, null and note stand below it."""
+    """Returns a value in large type with its label, and the interval, the null and the note below it."""
     interval = f"95 % interval {format.bounds(row.interval, row.unit)} {row.interval_kind}" if row.interval is not None else ""
     null = f"null, {row.null.kind}: {format.amount(row.null.median, row.unit)}" if row.null is not None and row.null.draws else ""
     label = f"{format.label(row)}{f', {row.n:,} samples' if row.n else ''}"
@@ -151,7 +151,7 @@ def _large(row, model: str, note: str = "") -> dict[str, Any]:
 
 
 def _training(combined: Aggregate, result: Result, quantities: Sequence[Curves]) -> dict[str, Any]:
-    """Returns the summary of a training: test results, the kept network, key facts, the theories' headlines, and figures of layers."""
+    """Returns the summary of a training run: test results, the kept network, key facts, the theories' headlines, and figures of layers."""
     summary, settings, record = training.training_summary(result), result.settings, result.provenance
     network_settings = settings.get("settings") or settings
     steps = sorted({int(step) for curve in quantities for step in curve.steps})
@@ -183,7 +183,7 @@ def _training(combined: Aggregate, result: Result, quantities: Sequence[Curves])
         "headlines": training.headlines_in_training(combined.theories, quantities, summary.kept),
         "reasons": [(reason, ", ".join(dict.fromkeys(titles))) for reason, titles in reasons.items()],
         "learning": inline(lambda: training_figures.learning(quantities, summary), "learning", "Loss and accuracy over the training steps"),
-        "own": _in_training([curve for curve in layered if curve.theory == NETWORK], "own", "Attention and geometry", None, figured=True),
+        "own": _in_training([curve for curve in layered if curve.theory == NETWORK], "own", "Attention and geometry", None, draw=True),
         "layers": inline(lambda: training_figures.by_layer(by_layer, three_steps), "layers", "Quantities from the first layer to the last"),
         "by_layer": training.by_layer(by_layer, three_steps),
     }
@@ -202,16 +202,16 @@ def _recipe(settings: dict[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    """Returns a setting in one line; for a nested setting, its name and its values."""
+    """Formats a setting in one line; a nested setting becomes its name followed by its values."""
     if isinstance(value, dict):
         return ", ".join(filter(None, (value.get("name"), *(f"{name} {text}" for name, text in format.flatten(value) if name != "name"))))
     return "" if value is None else str(value)
 
 
-def _in_training(quantities: Sequence[Curves], name: str, title: str, theory: Theory | None, *, figured: bool) -> dict[str, Any] | None:
-    """Returns a table, and figures if ``figured``, of quantities that were measured during training; None if there are none."""
+def _in_training(quantities: Sequence[Curves], name: str, title: str, theory: Theory | None, *, draw: bool) -> dict[str, Any] | None:
+    """Returns a table, and figures if ``draw``, of quantities measured during training; None if there are none."""
     table = training.first_and_last(quantities, f"{name}-training", "Mean over layers and heads at the first and at the last step")
-    if table is None or not figured:
+    if table is None or not draw:
         return None if table is None else {"figure": None, "all": None, "table": table}
     headline, others = figures.split_headline(quantities, theory)
     lines = inline(lambda: training_figures.theory(headline, others), f"{name}-lines", f"{title}: over the training steps")
@@ -243,14 +243,14 @@ def _section(
         panels = [picture for picture in pictures if combined.results[picture.result].name == name]
         parts.append(_part(combined, theory, entries, panels, name, "", folded=False))
     in_network = combined.select(theory=theory.name, kind="in network")
-    if single is not None:  # quantities with curves are in the table of curves, and headlines are in the summary
+    if single is not None:  # the table of curves has the quantities with curves, and the summary has the headlines
         with_curves = {curve.quantity for curve in quantities}
         in_network = [entry for entry in in_network if entry.row.quantity not in with_curves or entry.row.layer is not None]
     if in_network:
         parts.append(_part(combined, theory, in_network, [], "trained networks", "", folded=False))
-    figured = single is not None and single.name == TRAIN
-    during = _in_training(quantities, format.slug(theory.name), theory.title, theory, figured=figured)
-    return {"theory": theory, "parts": parts, "training": during, "claims": combined.claims_of(theory)}
+    draw = single is not None and single.name == TRAIN
+    in_training = _in_training(quantities, format.slug(theory.name), theory.title, theory, draw=draw)
+    return {"theory": theory, "parts": parts, "training": in_training, "claims": combined.claims_of(theory)}
 
 
 def _part(
@@ -264,7 +264,7 @@ def _part(
     numbers = sorted(
         (entry for entry in measured if not entry.missing), key=lambda entry: (entry.row.quantity, entry.row.layer) != (headline, None)
     )
-    # If the list is too long, fold at least five numbers: a fold with one or two of them would save no space.
+    # If the list is too long, fold at least five numbers; folding one or two would save no space.
     first = numbers if len(numbers) <= FIRST_NUMBERS else numbers[: FIRST_NUMBERS - 4]
     rest = numbers[len(first) : MAX_NUMBERS]
     slug, caption = f"{format.slug(theory.name)}-{format.slug(full_name)}", f"{theory.title}: prediction and measurement, {full_name}"
@@ -296,7 +296,7 @@ def _networks(
     """Returns the results of the networks, their learning curves, attention maps and features; None if there are no networks."""
     entries = [entry for entry in combined.select(theory=NETWORK) if single is None or single.name != TRAIN]
     quantities = [curve for curve in quantities if curve.theory == NETWORK] if single is not None and single.name == COMPARE else []
-    with_curves = {(curve.quantity, curve.model, curve.split) for curve in quantities}  # these are in the table of curves
+    with_curves = {(curve.quantity, curve.model, curve.split) for curve in quantities}  # the table of curves has these
     entries = [entry for entry in entries if (entry.row.quantity, entry.row.model, entry.row.split) not in with_curves or entry.row.setting]
     entries.sort(key=lambda entry: entry.row.unit != "share")
     first, rest = entries[: 2 * FIRST_NUMBERS], entries[2 * FIRST_NUMBERS : MAX_NUMBERS]
@@ -334,7 +334,7 @@ def _pictures(result: Result, index: int, label: str) -> dict[str, Any] | None:
         )
     title = "Features of the trained networks in the plane, by class"
     features = inline(lambda: network_figures.features(result, models), f"features-{index}", title)
-    # The figure of features is left out on screen if every network with features has a slider that moves them.
+    # The screen does not show the figure of features if every network with features has a slider that moves them.
     with_features = {model for model in models if f"network/{model}/features" in result.arrays}
     moving = {network["model"] for network in networks if network["slider"] and network["slider"].moving}
     if features is None and not any(network["attention"] or network["slider"] for network in networks):
@@ -343,18 +343,18 @@ def _pictures(result: Result, index: int, label: str) -> dict[str, Any] | None:
 
 
 def _timeline(combined: Aggregate, index: int, available: Sequence[Series]) -> dict[str, Any] | None:
-    """Returns the theories' headlines over the training steps of one result: figure, sentences, rank correlations; None if it has none."""
+    """Returns the theories' headlines over the training steps of one result: figure, sentences, rank correlations; None if empty."""
     group = on_timeline(available, combined.theories) if combined.results[index].name in (COMPARE, TRAIN, PROBE) else []
     shown = figures.timeline_series(group)
     figure = inline(lambda: network_figures.timeline(shown), f"timeline-{index}", "The theories' headlines over the training steps")
     if figure is None:
         return None
-    models = dict.fromkeys(one.model for one in group)
-    matrices = [(model, correlation_table([one for one in group if one.model == model])) for model in models]
+    models = dict.fromkeys(s.model for s in group)
+    matrices = [(model, correlation_table([s for s in group if s.model == model])) for model in models]
     return {
         "label": f"{result_label(index)}: " if len(combined.results) > 1 else "",
         "figure": figure,
-        "sentences": sentences([one for one in group if one.theory != NETWORK]),
+        "sentences": sentences([s for s in group if s.theory != NETWORK]),
         "matrices": [(model, matrix) for model, matrix in matrices if matrix],
     }
 

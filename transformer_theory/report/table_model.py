@@ -2,8 +2,8 @@
 
 A cell is one of
 
-* a text, in which dollars enclose formulas;
-* a :class:`Plain` text, in which dollars have no meaning, for the user's names of data, networks and files;
+* a text in which dollars enclose formulas;
+* a :class:`Plain` text in which dollars have no meaning, used for names of data, networks and files;
 * a :class:`~..core.sources.Source`;
 * a tuple of these.
 """
@@ -20,11 +20,11 @@ class Plain(str):
 
 
 class Code(Plain):
-    """A command, a path or a checksum, in typewriter type; a line may break anywhere in it."""
+    """A command, a path or a checksum in typewriter type; a line may break inside it."""
 
 
 class Note(str):
-    """A remark in small type, on a line of its own."""
+    """A remark in small type on a separate line."""
 
 
 class StrongNote(Note):
@@ -36,7 +36,7 @@ class Strong(Plain):
 
 
 class Verdict(Plain):
-    """The name of a verdict; a badge on the page."""
+    """The name of a verdict; the page shows it as a badge."""
 
 
 Piece: TypeAlias = str | Source
@@ -49,7 +49,7 @@ class Column:
 
     Attributes:
         head: heading.
-        share: share of the width of the table, per cent.
+        share: share of the width of the table, in per cent.
         role: "n" for numbers, "cite" for sources, "on" for places.
     """
 
@@ -60,7 +60,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a table: one cell per column, or none at all, and a text below them that spans all columns."""
+    """A line of a table: one cell per column, or no cells; then a text that spans all columns, or an empty text."""
 
     cells: tuple[Cell, ...]
     below: Cell = ""
@@ -71,11 +71,11 @@ class Block:
     """Lines under a heading.
 
     Attributes:
-        heading: text above the lines; empty for none.
+        heading: text above the lines; empty without a heading.
         lines: the lines.
         note: text below the heading.
         strong: whether the heading is in bold; a strong heading also covers the blocks that follow it.
-        theory: name of the theory to whose section on the page the heading links; empty for none.
+        theory: name of a theory; the heading links to its section on the page. Empty without a link.
     """
 
     heading: Cell
@@ -109,7 +109,7 @@ class Table:
         return [line for block in self.blocks for line in block.lines]
 
     def without_empty(self) -> "Table":
-        """Removes columns that are empty in every line; the first column stays and takes over their width."""
+        """Removes columns that are empty in every line. The first column stays, and their width is added to it."""
         lines = [line for line in self.lines if line.cells]
         indices = [i for i in range(len(self.columns)) if i == 0 or any(line.cells[i] not in ("", NOTHING, ()) for line in lines)]
         first, *rest = (self.columns[i] for i in indices)
@@ -120,5 +120,5 @@ class Table:
 
 
 def pieces(cell: Cell) -> tuple[Piece, ...]:
-    """Returns the pieces of a cell; none if it is empty."""
+    """Returns the pieces of a cell; an empty cell has no pieces."""
     return cell if isinstance(cell, tuple) else (cell,) if cell else ()

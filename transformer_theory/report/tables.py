@@ -51,7 +51,7 @@ def headlines(aggregate: Aggregate, theory: Theory) -> Iterator[list[Entry]]:
         entries = aggregate.select(theory=theory.name, kind="on data", layer=None)
         with_headline = [entry for entry in entries if entry.row.quantity == theory.on_data.headline]
         views = {(entry.row.data, entry.row.model) for entry in with_headline}
-        # A view without a headline has a row that states the reason.
+        # A view without a headline has a row with the reason.
         yield [entry for entry in entries if entry in with_headline or (entry.missing and (entry.row.data, entry.row.model) not in views)]
     if theory.in_networks is not None:
         yield aggregate.select(theory=theory.name, kind="in network", quantity=theory.in_networks.headline, layer=None, head=None)
@@ -68,7 +68,7 @@ def _headline_lines(entries: Sequence[Entry]) -> Iterator[Line]:
         quantity = tuple(filter(None, ("" if previous[:1] == key[:1] else format.label(row), Note("" if repeated else note))))
         beside = format.beside_null(row)
         unexpected = format.unexpected_side(row)
-        # State the side of the null if it is unexpected, or if there is no verdict that implies it.
+        # State the side of the null if it is unexpected or no verdict implies it.
         remarks = [(StrongNote if unexpected else Note)(f"{beside} its null")] if beside and (unexpected or not row.verdict) else []
         cells: tuple[Cell, ...] = (
             Plain(entry.on),
@@ -84,7 +84,7 @@ def _headline_lines(entries: Sequence[Entry]) -> Iterator[Line]:
 
 
 def _experiment_counts(aggregate: Aggregate, theory: Theory) -> Iterator[tuple[str, str]]:
-    """Yields for each experiment its name and a text with the number of values and of each verdict."""
+    """Yields the name of each experiment with a text that counts its values and verdicts."""
     for name, entries in grouped(
         aggregate.select(theory=theory.name, kind=("figure", "rung")), lambda entry: experiment_of(aggregate, entry)
     ):
@@ -210,7 +210,10 @@ def _assumptions(aggregate: Aggregate, theory: Theory) -> Table | None:
 
 
 def _experiments(aggregate: Aggregate, theory: Theory) -> Table | None:
-    """Returns the experiments of a theory, one block each. A long experiment is cut to the values that have a prediction or a verdict."""
+    """Returns the experiments of a theory, one block per experiment; None if there are none.
+
+    A long experiment is reduced to the values that have a prediction or a verdict.
+    """
     entries = aggregate.select(theory=theory.name, kind=("figure", "rung"))
     blocks, omitted = [], 0
     for name, same in grouped(entries, lambda entry: experiment_of(aggregate, entry)):
@@ -273,7 +276,7 @@ def experiment_of(aggregate: Aggregate, entry: Entry) -> str:
 
 
 def grouped(entries: Iterable[Entry], key: Callable[[Entry], Hashable]) -> list[tuple[Any, list[Entry]]]:
-    """Groups entries by a key; keys and entries stay in order of appearance."""
+    """Groups entries by a key. Keys, and the entries of each key, stay in order of appearance."""
     groups: dict[Hashable, list[Entry]] = {}
     for entry in entries:
         groups.setdefault(key(entry), []).append(entry)
@@ -281,7 +284,7 @@ def grouped(entries: Iterable[Entry], key: Callable[[Entry], Hashable]) -> list[
 
 
 def _prediction(entry: Entry) -> str:
-    """Formats a prediction, ``"→ 1 (≥ 0.990)"``; a reference value from elsewhere is followed by its origin, ``"0.871, printed"``."""
+    """Formats a prediction: ``"→ 1 (≥ 0.990)"``. A reference value is followed by its origin: ``"0.871, printed"``."""
     row = entry.row
     text = format.prediction(row).replace("threshold:\u00a0", "")
     basis = BASIS_TEXT.get(row.basis)
@@ -300,7 +303,7 @@ def measured(entry: Entry, *, strong: bool = False) -> Cell:
 
 
 def null_text(row: Measurement) -> Cell:
-    """Returns the median of the null distribution, the range of its draws and the p-value if the row has one."""
+    """Returns the median of the null distribution, the range of its draws and, if the row has one, the p-value."""
     if row.null is None or not row.null.draws:
         return format.NOTHING
     spread = format.bounds((row.null.low, row.null.high), row.unit) if len(row.null.draws) > 1 else "one draw"
@@ -311,7 +314,7 @@ def null_text(row: Measurement) -> Cell:
 def _verdicts(entry: Entry) -> tuple[Piece, ...]:
     """Returns the verdicts of the rows, with counts if the rows differ."""
     counts = entry.verdicts
-    if len(counts) <= 1 and sum(counts.values()) in (0, len(entry.rows)):  # all rows have the same verdict, or none has one
+    if len(counts) <= 1 and sum(counts.values()) in (0, len(entry.rows)):  # all rows have the same verdict, or no row has one
         return tuple(map(Verdict, counts))
     return tuple(piece for name, count in counts.items() for piece in (Verdict(name), f" {count} of {len(entry.rows)} "))
 
@@ -320,8 +323,8 @@ def provenance(aggregate: Aggregate, folders: Sequence[str] = (), checksums: Seq
     """Returns the table of provenance, one block per result.
 
     Args:
-        folders: folders of the results, in the same order; empty if they are not stored.
-        checksums: for each result, a mapping from file name to SHA-256; empty if they are not stored.
+        folders: folders of the results, in the order of the results; empty if the results are not stored.
+        checksums: for each result, a mapping from file name to SHA-256; empty if the results are not stored.
     """
     blocks = []
     for index, result in enumerate(aggregate.results):

@@ -94,28 +94,30 @@ def plain(text: str) -> str:
     return "".join(part if kind in ("text", "code") else re.sub(r"[\\{}]", "", part) for kind, part in spans(text))
 
 
-def verifications(found: Sequence[Verification], console: "Console") -> "Table":
-    """Returns a table of claims, one line per claim if the console is wide enough. Otherwise a claim has two lines: the source below the
-    claim, the seeds below the verdict, and the threshold below the value."""
-    table = _wide(found)
+def verifications(claims: Sequence[Verification], console: "Console") -> "Table":
+    """Returns a table of claims, one line per claim if the console is wide enough.
+
+    Otherwise each claim has two lines: the source below the claim, the seeds below the verdict, and the threshold below the value.
+    """
+    table = _wide(claims)
     unlimited = console.options.update(width=10_000)  # measure the natural width, not the width after wrapping
-    return table if console.measure(table, options=unlimited).maximum <= console.width else _narrow(found)
+    return table if console.measure(table, options=unlimited).maximum <= console.width else _narrow(claims)
 
 
-def _wide(found: Sequence[Verification]) -> "Table":
+def _wide(claims: Sequence[Verification]) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
     table = Table(
         "claim", "verdict", "seeds", "95 % interval", "measured", "threshold", "control", "source", box=None, padding=(0, 2, 0, 0)
     )
-    for one in found:
-        numbers = (Text(text) for text in (*_seeds(one), *_worst(one)))
-        table.add_row(one.id, verdict(one.outcome), *numbers, _control(one), Text(one.source.label))
+    for claim in claims:
+        numbers = (Text(text) for text in (*_seeds(claim), *_worst(claim)))
+        table.add_row(claim.id, verdict(claim.outcome), *numbers, _control(claim), Text(claim.source.label))
     return table
 
 
-def _narrow(found: Sequence[Verification]) -> "Table":
+def _narrow(claims: Sequence[Verification]) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
@@ -123,27 +125,27 @@ def _narrow(found: Sequence[Verification]) -> "Table":
     for name in ("claim\n  source", "verdict\nseeds, interval", "measured\nthreshold"):
         table.add_column(name, no_wrap=True)
     table.add_column("control")
-    for one in found:
-        judged = verdict(one.outcome).append(f"\n{' '.join(_seeds(one))}", style="default")
-        table.add_row(Text(f"{one.id}\n  {one.source.label}"), judged, "\n".join(_worst(one)), _control(one))
+    for claim in claims:
+        verdict_and_seeds = verdict(claim.outcome).append(f"\n{' '.join(_seeds(claim))}", style="default")
+        table.add_row(Text(f"{claim.id}\n  {claim.source.label}"), verdict_and_seeds, "\n".join(_worst(claim)), _control(claim))
     return table
 
 
-def _seeds(one: Verification) -> tuple[str, str]:
-    """Returns the number of consistent seeds among all seeds, and the interval of their share among the decided ones."""
-    low, high = one.interval
-    return f"{one.consistent}/{len(one.seeds)}", f"[{low:.2f}, {high:.2f}]"
+def _seeds(claim: Verification) -> tuple[str, str]:
+    """Formats the number of consistent seeds out of all seeds, and the interval of their share among the decided seeds."""
+    low, high = claim.interval
+    return f"{claim.consistent}/{len(claim.seeds)}", f"[{low:.2f}, {high:.2f}]"
 
 
-def _worst(one: Verification) -> tuple[str, str]:
-    """Returns the value of the worst seed and its threshold."""
-    return f"{one.worst.value:.3g}", f"{one.worst.op} {one.worst.threshold:.3g}"
+def _worst(claim: Verification) -> tuple[str, str]:
+    """Formats the value of the worst seed and its threshold."""
+    return f"{claim.worst.value:.3g}", f"{claim.worst.op} {claim.worst.threshold:.3g}"
 
 
-def _control(one: Verification) -> "Text":
+def _control(claim: Verification) -> "Text":
     from rich.text import Text
 
-    return Text(CONTROL_TEXT[one.control], style="" if one.control == "fails" else "red")
+    return Text(CONTROL_TEXT[claim.control], style="" if claim.control == "fails" else "red")
 
 
 def measurements(rows: Sequence[Measurement]) -> "Table":
@@ -182,12 +184,12 @@ def _number(value: float | None) -> str:
 
 def _reference(row: Measurement) -> str:
     """Returns the prediction; empty if it is the same number as the threshold."""
-    bound = row.op is not None and row.basis == "theory" and row.predicted == row.threshold
-    return "" if row.predicted is None or bound else _number(row.predicted)
+    same = row.op is not None and row.basis == "theory" and row.predicted == row.threshold
+    return "" if row.predicted is None or same else _number(row.predicted)
 
 
 def networks(result: Result) -> "Table":
-    """Returns the results of the trained networks, one line per quantity and network. A missing comparison states its reason."""
+    """Returns the results of the trained networks, one line per quantity and network. A line without a value states the reason."""
     from rich.table import Table
     from rich.text import Text
 
@@ -205,6 +207,6 @@ def networks(result: Result) -> "Table":
 
 
 def _samples(row: Measurement) -> str:
-    """Returns the number of samples of a row and the interval of its value, as text."""
+    """Formats the number of samples of a row and the interval of its value."""
     interval = f"95 % interval {format.bounds(row.interval, row.unit)}" if row.interval is not None else ""
     return ", ".join(filter(None, ("" if row.n is None else f"{row.n:,} samples", interval)))

@@ -5,7 +5,7 @@ heads, and of the median :math:`v^0_t` of its null distribution at each step. Th
 
 * *scaled*: :math:`u_t / \max_s |u_s|` with the excess :math:`u_t = v_t - v^0_t`, so that 0 is the null and :math:`\pm 1` the largest
   distance from it. A series without a null uses its smallest value as :math:`v^0`.
-* *crossing*: the first step at which the excess has made half of its total change :math:`u_{t_n} - u_{t_1}`.
+* *crossing*: the first step at which the excess has completed at least half of its total change :math:`u_{t_n} - u_{t_1}`.
 * *rank correlations*: Spearman's coefficient of the values :math:`v_t` of two series, with a percentile interval from a moving-block
   bootstrap over the checkpoints. Neighbouring checkpoints depend on one another, so blocks of :math:`\lceil n^{1/3} \rceil` are drawn. Any
   two increasing series have rank correlation 1; the report therefore also correlates their :func:`changes` between checkpoints.
@@ -39,11 +39,11 @@ class Series:
     """One quantity of one network over training.
 
     Attributes:
-        theory, quantity, model: columns of the rows.
+        theory, quantity, model: the same columns of the rows.
         steps: training steps, increasing, ``[n]``.
         values: mean over layers and heads, in ``unit``, ``[n]``, finite.
         nulls: median of the null distribution at each step, ``[n]``; None if the rows have no null.
-        split, unit: columns of the rows; split is empty for quantities of layers.
+        split, unit: the same columns of the rows; split is empty for quantities of layers.
     """
 
     theory: str
@@ -102,7 +102,7 @@ class Series:
 
 
 def _still(curve: np.ndarray, parts: np.ndarray) -> bool:
-    """Whether the range of a curve is within the rounding errors of the numbers ``parts`` from which it was computed."""
+    """Returns whether the range of a curve is within the rounding errors of the numbers ``parts`` from which it was computed."""
     # 1e-300 keeps the bound above zero if all parts are zero.
     return len(curve) == 0 or float(np.ptp(curve)) <= 1e-12 * max(1e-300, float(np.abs(parts).max()))
 
@@ -131,7 +131,7 @@ class Curves:
     """One quantity of one network over training, per layer.
 
     Attributes:
-        theory, quantity, split, setting, model, unit: columns of the rows.
+        theory, quantity, split, setting, model, unit: the same columns of the rows.
         steps: training steps, increasing, ``[s]``.
         layers: indices of layers from 0, ``[l]``; ``(None,)`` for a quantity of the whole network.
         values, nulls: means over heads of the values and of the median nulls, ``[s, l]``; NaN for missing values.
@@ -216,7 +216,7 @@ def curves(result: Result) -> list[Curves]:
     for row in result.table:
         if row.step is not None and row.kind in IN_NETWORKS:
             rows.setdefault((row.theory, row.quantity, row.split, row.setting, row.model), []).append(row)
-    return [_curves(own) for own in rows.values()]
+    return [_curves(group) for group in rows.values()]
 
 
 def _curves(rows: Sequence[Measurement]) -> Curves:
@@ -227,13 +227,13 @@ def _curves(rows: Sequence[Measurement]) -> Curves:
     steps, layers = (sorted(set(column)) for column in zip(*cells))
     values, spread, nulls = np.full((3, len(steps), len(layers)), np.nan)
     for (step, layer), heads in cells.items():
-        at = steps.index(step), layers.index(layer)
+        cell = steps.index(step), layers.index(layer)
         if numbers := [row.value for row in heads if row.value is not None]:
-            values[at] = fmean(numbers)  # unlike sums of floats, it does not depend on the order of the heads
+            values[cell] = fmean(numbers)  # unlike a sum of floats, fmean does not depend on the order of the heads
         if len(numbers) > 1:
-            spread[at] = np.std(numbers)
+            spread[cell] = np.std(numbers)
         if medians := [row.null.median for row in heads if row.null is not None and row.null.draws]:
-            nulls[at] = fmean(medians)
+            nulls[cell] = fmean(medians)
     first, notes = rows[0], {row.note for row in rows if row.value is not None}
     return Curves(
         *(first.theory, first.quantity, first.split, first.setting, first.model, first.unit),
@@ -244,7 +244,7 @@ def _curves(rows: Sequence[Measurement]) -> Curves:
 
 
 def series(result: Result, quantities: Iterable[tuple[str, str]] | None = None) -> list[Series]:
-    """Returns the curves of a result, averaged over layers; curves without network or value, or with a setting, are omitted.
+    """Returns the curves of a result, averaged over layers. Curves without a network or without values, or with a setting, are omitted.
 
     Args:
         result: the result.
@@ -252,21 +252,21 @@ def series(result: Result, quantities: Iterable[tuple[str, str]] | None = None) 
     Returns:
         One series per network, quantity and split, sorted by network in order of appearance.
     """
-    selection = [one.mean() for one in curves(result) if one.model and not one.empty and not one.setting]
+    selection = [curve.mean() for curve in curves(result) if curve.model and not curve.empty and not curve.setting]
     if quantities is not None:
-        selection = [one for pair in dict.fromkeys(quantities) for one in selection if (one.theory, one.quantity) == pair]
+        selection = [s for pair in dict.fromkeys(quantities) for s in selection if (s.theory, s.quantity) == pair]
     models = list(dict.fromkeys(row.model for row in result.table if row.step is not None))
-    return sorted(selection, key=lambda one: models.index(one.model))
+    return sorted(selection, key=lambda s: models.index(s.model))
 
 
 def on_timeline(available: Sequence[Series], theories: Iterable[Theory]) -> list[Series]:
     """Selects for each network the theories' headlines, the network's quantities on validation data, and :data:`GEOMETRY`."""
     headlines = [(theory.name, theory.in_networks.headline) for theory in theories if theory.in_networks is not None]
     geometry = [(NETWORK, name) for name in GEOMETRY]
-    selection = [one for pair in headlines for one in available if (one.theory, one.quantity) == pair]
-    selection += [one for one in available if one.theory == NETWORK and one.split == "validation"]
-    selection += [one for pair in geometry for one in available if (one.theory, one.quantity) == pair]
-    return sorted(selection, key=lambda one: list(dict.fromkeys(one.model for one in available)).index(one.model))
+    selection = [s for pair in headlines for s in available if (s.theory, s.quantity) == pair]
+    selection += [s for s in available if s.theory == NETWORK and s.split == "validation"]
+    selection += [s for pair in geometry for s in available if (s.theory, s.quantity) == pair]
+    return sorted(selection, key=lambda s: list(dict.fromkeys(other.model for other in available)).index(s.model))
 
 
 def changes(group: Iterable[Series]) -> list[Series]:
@@ -310,9 +310,9 @@ def rank_correlations(
     if n < 5:
         return Correlations(names, _entries(rho), undefined, undefined, n, level)
     block = min(n, block or math.ceil(n ** (1 / 3)))
-    starts = torch.randint(0, n - block + 1, (draws, math.ceil(n / block)), generator=generator).numpy()
+    starts = torch.randint(0, n - block + 1, (draws, math.ceil(n / block)), generator=generator).numpy()  # [draws, blocks]
     # Each sample joins blocks of consecutive checkpoints, which preserves the dependence of neighbours, and is cut to n checkpoints.
-    index = (starts[..., None] + np.arange(block)).reshape(draws, -1)[:, :n]
+    index = (starts[..., None] + np.arange(block)).reshape(draws, -1)[:, :n]  # [draws, n]
     sampled = _spearman(np.moveaxis(table[:, index], 0, 1))  # [draws, k, k]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # pairs that are undefined in every sample
@@ -323,8 +323,8 @@ def rank_correlations(
 
 
 def correlation_table(group: Sequence[Series]) -> dict[str, Any] | None:
-    """Returns a matrix of rank correlations, those of the values below the diagonal and those of their changes above it; None for fewer
-    than two series."""
+    """Returns a matrix of rank correlations: of the values below the diagonal, of their changes above it. None for fewer than two
+    series."""
     if len(group) < 2:
         return None
     levels = rank_correlations(group, generator=torch.Generator().manual_seed(0), draws=DRAWS)
@@ -337,7 +337,7 @@ def correlation_table(group: Sequence[Series]) -> dict[str, Any] | None:
 def _correlation(correlations: Correlations, i: int, j: int) -> dict[str, Any]:
     """Returns one cell of the matrix for the page: texts, sign, and the strength of its colour in per cent."""
     value, low, high = correlations.values[i][j], correlations.low[i][j], correlations.high[i][j]
-    # The interval excludes zero. Such cells are coloured about three times as strongly as the others.
+    # Cells whose interval excludes zero are coloured about three times as strongly as the others.
     clear = low is not None and high is not None and (low > 0 or high < 0)
     short = lambda x: f"{x:+.2f}".replace("-", "−")  # noqa: E731
     return {
@@ -352,7 +352,7 @@ def _correlation(correlations: Correlations, i: int, j: int) -> dict[str, Any]:
 def _spearman(table: np.ndarray) -> np.ndarray:
     """Computes correlations of ranks (ties averaged): ``[*batch, k, n] -> [*batch, k, k]``; NaN if a row is constant."""
     # For few checkpoints, comparing all pairs is faster than sorting. The rank here is the number of smaller values plus half the number of
-    # equal values, including the value itself. This is the usual average rank minus one half; the shift does not change the correlation.
+    # equal values, including the value itself. This is the average rank minus one half; the shift does not change the correlation.
     if table.shape[-1] <= 64:
         below = (table[..., :, None] > table[..., None, :]).sum(-1, dtype=np.float64)
         ranks = below + (table[..., :, None] == table[..., None, :]).sum(-1, dtype=np.float64) / 2
@@ -384,7 +384,7 @@ def sentences(group: Iterable[Series]) -> list[str]:
         if crossed:
             first, *later = crossed
             order = [f"{first.label} crosses half of its change at step {first.crossing}"]
-            parts.append(", ".join([*order, *(f"{one.label} at step {one.crossing}" for one in later)]))
+            parts.append(", ".join([*order, *(f"{s.label} at step {s.crossing}" for s in later)]))
         if returning:
             parts.append(
                 f"{_listed(returning)} {'end' if len(returning) > 1 else 'ends'} near where {'they' if len(returning) > 1 else 'it'} began"

@@ -16,7 +16,7 @@ from .timeline import Curves
 
 @dataclass(frozen=True)
 class TrainingSummary:
-    """The summary of a stored training run. Training keeps the network with the best score.
+    """The summary of a stored training run. The kept network is the one with the best score.
 
     Attributes:
         score: label of the quantity that selects the kept network; None if it was not measured.
@@ -24,7 +24,7 @@ class TrainingSummary:
         kept_score: score of the kept network, with the number of samples and an interval; None without a score.
         tests: measurements of the kept network on the test data, shares first; empty if the run has not finished.
         steps: number of training steps.
-        checks: number of steps at which the network was measured.
+        checks: number of steps with measurements.
         seconds: time from the start to the last measurement; None if it was not measured.
         speed: median, minimum and maximum of the samples per second between measurements; None if they were not measured.
     """
@@ -47,7 +47,7 @@ class TrainingSummary:
 def training_summary(result: Result) -> TrainingSummary:
     """Summarises a result of ``train``.
 
-    The setting "score" names the score. If that quantity was not measured on validation data, the score is the first quantity that was;
+    The setting "score" names the score. If this quantity was not measured on validation data, the score is the first quantity that was;
     shares come before quantities in other units.
     """
     rows = [row for row in result.table if row.kind == "network" and row.layer is None and not row.setting]

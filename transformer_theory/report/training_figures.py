@@ -29,15 +29,15 @@ DASHES = (0, (4, 3))
 def learning(curves: Sequence[Curves], summary: TrainingSummary) -> "Figure | None":
     """Draws one row per quantity of the whole network (loss, accuracy, ...): against steps on the left, against time on the right."""
     whole = [curve for curve in curves if curve.of_network and not (curve.empty or curve.setting)]
-    shown = [curve for curve in whole if curve.split in ("train", "validation")]
-    quantities = list(dict.fromkeys(curve.quantity for curve in shown))
+    selection = [curve for curve in whole if curve.split in ("train", "validation")]
+    quantities = list(dict.fromkeys(curve.quantity for curve in selection))
     if not quantities:
         return None
     clock, unit = _clock(curves)
     figure, grid = axes(len(quantities), 2, 7.6, 0.2 + 2.2 * len(quantities))
     for row, quantity in zip(grid.reshape(-1, 2), quantities):
         for ax, times in zip(row, (None, clock)):
-            _draw_learning(ax, [curve for curve in shown if curve.quantity == quantity], summary, times)
+            _draw_learning(ax, [curve for curve in selection if curve.quantity == quantity], summary, times)
             ax.set_xlabel("training step" if ax is row[0] else f"{unit}, measurements included")
         row[0].set_title(quantity)
         row[1].sharey(row[0])
@@ -46,6 +46,7 @@ def learning(curves: Sequence[Curves], summary: TrainingSummary) -> "Figure | No
 
 
 def _draw_learning(ax: "Axes", curves: Sequence[Curves], summary: TrainingSummary, times: dict[int, float] | None) -> None:
+    """Draws the curves of one quantity against ``times``, or against steps if it is None; a dot marks the kept network."""
     for curve in curves:
         tint = COLOURS["network"] if curve.split == "train" else COLOURS["attention_svm"]
         x = [step if times is None else times.get(int(step), np.nan) for step in curve.steps]
@@ -65,7 +66,10 @@ def _draw_learning(ax: "Axes", curves: Sequence[Curves], summary: TrainingSummar
 
 
 def _clock(curves: Sequence[Curves]) -> tuple[dict[int, float], str]:
-    """Returns the time of each step, and its unit: seconds for runs of less than 180 s, otherwise minutes. Empty without measured times."""
+    """Returns the time of each step, and its unit: seconds for runs of less than 180 s, otherwise minutes.
+
+    The times are empty if none were measured.
+    """
     clock = next((curve for curve in curves if curve.of_network and curve.unit == "s"), None)
     if clock is None:
         return {}, "minutes"
@@ -77,7 +81,7 @@ def _clock(curves: Sequence[Curves]) -> tuple[dict[int, float], str]:
 def theory(headline: Curves | None, others: Sequence[Curves]) -> "Figure | None":
     """Draws a theory's quantities over the steps, one line per layer.
 
-    The headline has a wide panel and comes first. If there are many layers, the headline is drawn alone.
+    The headline has a wide panel, which comes first. If there are many layers, the headline is drawn alone.
     """
     if headline is None or headline.empty:
         return None if many_layers(others) else panels(others)
@@ -150,12 +154,12 @@ def _lines(ax: "Axes", curve: Curves, *, band: bool) -> None:
 
 def _heat_maps(curves: Sequence[Curves]) -> "Figure":
     """Draws two quantities per row, each as two heat maps with a common scale: its values and their nulls."""
-    rows = -(-len(curves) // 2)
+    rows = -(-len(curves) // 2)  # -(-a // b) rounds up
     layers = max(len(curve.layers) for curve in curves)
     figure, places = axes(rows, 4, 7.6, 0.2 + (1.35 + 0.03 * layers) * rows)
     grid = places.reshape(-1, 2)
     for (left, right), curve in zip(grid, curves):
-        both = np.stack([curve.values, curve.nulls])
+        both = np.stack([curve.values, curve.nulls])  # [2, steps, layers]
         finite = both[np.isfinite(both)]
         image = None
         for ax, table, name in ((left, curve.values, "measured"), (right, curve.nulls, "null")):
@@ -188,7 +192,7 @@ def by_layer(curves: Sequence[Curves], steps: Sequence[int]) -> "Figure | None":
     curves = [curve for curve in curves if not curve.empty and curve.layers != (None,)]
     if not curves:
         return None
-    rows = -(-len(curves) // 3)
+    rows = -(-len(curves) // 3)  # -(-a // b) rounds up
     figure, places = axes(rows, 3, 7.6, 0.4 + 1.85 * rows)
     tints = shades(len(steps))
     for ax, curve in zip(places, curves):

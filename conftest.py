@@ -7,11 +7,12 @@ import gc
 import ipaddress
 import os
 import socket
-from collections.abc import Callable, Iterator
-from typing import Any, get_args
+from collections.abc import Iterator
 
 import jaxtyping
 import pytest
+
+from tests.shape_checks import shapes_only
 
 # The tests run side by side (pytest -n), so each process takes one core; subprocesses inherit the setting.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -33,33 +34,7 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-_jaxtyped = jaxtyping.jaxtyped
-
-
-def _shapes_only(*, typechecker: Any) -> Callable[[Any], Any]:
-    """In place of ``jaxtyping.jaxtyped``, which the import hook applies to every function and class: checks those that state a shape.
-
-    One in five functions does. Checking the others too would double the time of the imports and slow down every small function;
-    basedpyright checks their types.
-    """
-    return lambda checked: _jaxtyped(checked, typechecker=typechecker) if _states_a_shape(checked) else checked
-
-
-def _states_a_shape(checked: Any) -> bool:
-    function = checked.__init__ if isinstance(checked, type) else checked  # a dataclass gives its __init__ the types of the fields
-    return any(_is_a_shape(hint) for hint in getattr(function, "__annotations__", {}).values())
-
-
-def _is_a_shape(hint: Any) -> bool:
-    """Whether an annotation is a shape or contains one, as in ``tuple[Float[Tensor, "n d"], ...] | None``."""
-    if isinstance(hint, str):  # not evaluated
-        return "Tensor, " in hint
-    if isinstance(hint, type) and issubclass(hint, jaxtyping.AbstractArray):
-        return True
-    return any(_is_a_shape(part) for part in (hint if isinstance(hint, list | tuple) else get_args(hint)))
-
-
-jaxtyping.jaxtyped = _shapes_only  # type: ignore[assignment]
+jaxtyping.jaxtyped = shapes_only  # type: ignore[assignment]
 
 
 @pytest.fixture

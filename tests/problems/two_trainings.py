@@ -1,6 +1,7 @@
-"""Trainings by two processes; started by tests/training/test_processes.py through torchrun, or in one process for comparison."""
+"""Trainings by two processes; started by tests/training/test_processes.py with torchrun's launcher, or in one process for comparison."""
 
 import contextlib
+import importlib
 import os
 import pickle
 import signal
@@ -9,6 +10,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import torch
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from tests.problems.image_trainings import interrupting, trained, with_
 from transformer_theory.theories.rate_reduction.tasks import RateReduction
@@ -112,9 +114,17 @@ def work(folder: Path) -> dict:
     }
 
 
-if __name__ == "__main__":
-    sys.modules["torchmetrics"] = None  # pyright: ignore[reportArgumentType]  # Fabric asks for its version only; its import takes seconds
-    meeting = Path(sys.argv[1])
+def main(meeting: Path) -> None:
+    """What one of the processes does."""
     (meeting / os.environ["RANK"]).write_bytes(pickle.dumps(work(meeting)))
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it to the remaining process
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher sends it to the remaining process
     (meeting / "error").write_text(killed(meeting / "killed"))
+    os._exit(0)  # a process that has lost the other waits for it at its end
+
+
+if __name__ == "__main__":
+    # As torchrun does, but the processes are forks of this one: the imports take longer than the trainings.
+    sys.modules["torchmetrics"] = None  # pyright: ignore[reportArgumentType]  # Fabric asks for its version only; its import takes seconds
+    importlib.import_module("lightning_fabric")
+    settings = LaunchConfig(1, 1, 2, rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=0, start_method="fork")
+    elastic_launch(settings, main)(Path(sys.argv[1]))

@@ -124,7 +124,8 @@ def agreement(value: float | None, predicted: float | None, null: float | None) 
 
 
 def over_heads(rows: "Sequence[Measurement]") -> "Measurement":
-    """Averages the rows of one quantity at one step over heads, or over layers and heads: the mean value with the null of the mean.
+    """Averages the rows of one quantity at one step over heads, or over layers and heads: the mean value, and the null whose draw i is
+    the mean of draws i of the rows.
 
     Rows without a value are ignored. The other columns are those of the first row, except for ``head`` and the columns that describe the
     value of a single head (interval, p-value, agreement, verdict), which become empty.
@@ -148,7 +149,7 @@ def place_of(row: "Measurement") -> tuple[str, str, str, int | None, int | None]
 
 
 def nulls_of(measurements: "Sequence[Sequence[Measurement]]", kind: str) -> "dict[tuple, Null]":
-    """Returns nulls by :func:`place_of` from repeated measurements; each measurement in which a row has a value gives one draw."""
+    """Returns one null per :func:`place_of` from repeated measurements; each measurement adds the value of the row, if any, as a draw."""
     from .measurement import Null
 
     values: dict[tuple, list[float]] = {}

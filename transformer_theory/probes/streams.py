@@ -9,13 +9,13 @@ matter which module adds the tensors, or whether a module returns the stream. No
 
 Special cases:
 
-* Parallel blocks compute x + (attn + mlp) or (x + mlp) + attn. In the first form attn is added to a tensor that is not its ancestor, in the
-  second form b is itself a sum with the ancestor x. In both, Z = x and Z+ = Z + attn.
-* Value residuals add V to attn V before the residual addition. The stream x is an ancestor of V, so an addition with an older ancestor
-  replaces a previous one, until the MLP is added to Z+ or the next attention runs. A long skip connection at the end of the network comes
-  after that and changes nothing.
+* Parallel blocks compute x + (attn + mlp) or (x + mlp) + attn. In the first form attn is added to mlp, from which it was not
+  computed; in the second to x + mlp, of which only x is an ancestor of attn. In both, Z = x and Z+ = Z + attn.
+* Value residuals add V to attn V before the residual addition. The stream x is an ancestor of V, so V + attn V is recorded first and
+  replaced when an addition with an older term follows, until the MLP is added to Z+ or the next attention runs. A long skip connection at
+  the end of the network comes after that and changes nothing.
 * DeepNorm adds the attention to :math:`\alpha x`; the stream is x. A stream in a wider dtype (float64 around a float32 block) differs from
-  the input of the block by a cast only.
+  the input of the block by a cast only and counts as the same tensor.
 * The sum of scores and a mask could look like a residual addition if the mask is an ancestor of the scores; the caller skips such sums.
 """
 
@@ -67,7 +67,7 @@ class Streams:
         self._later: list[tuple[int, int, Tensor]] = []  # for each sum Z+ + f(Z+): root of Z+, node of the sum, copy of the sum
 
     def attended(self, output: int) -> Around:
-        """Adds an attention with this output node, and settles its ancestors among the attentions whose Z+ is known."""
+        """Records a new attention with this output node. Open attentions from which it was computed are settled if their Z+ is known."""
         for other in self._open:
             other.settled |= other.after_node >= 0 and bool(self.flow.taint[output] >> other.number & 1)
         around = Around(len(self.all))
@@ -79,13 +79,13 @@ class Streams:
         return around
 
     def settle(self, around: Around) -> None:
-        """Ends the search for an attention, and frees its copies."""
+        """Ends the search for the residual addition of an attention, and frees the copies of its stream."""
         around.settled = True
         around.before = around.after = None
         self._open = [other for other in self._open if not other.settled]
 
     def overwrites_stream(self, nodes: list[int]) -> bool:
-        """Whether ``x += f`` with the nodes of x and f may be a residual addition, so that x must be copied before the operation."""
+        """Whether ``x += f`` may be a residual addition, so that x must be copied before it; ``nodes`` are those of x and f."""
         return any(node >= 0 and self.flow.taint[node] for node in nodes[1:])
 
     def added(self, out: Tensor, terms: list[Tensor], nodes: list[int], old_stream: Tensor | None) -> None:
@@ -129,7 +129,7 @@ class Streams:
             before = self._unscaled(b, skip)
             after = out.detach().clone() if branch is None else before + branch
             for around in pending:
-                # After a value residual, an older Z replaces the previous one if that was computed from it.
+                # After a value residual, an older Z replaces the recorded Z if the recorded one was computed from it.
                 if around.after_node < 0 or (b < around.before_node and flow.descends(around.before_node, b)):
                     self._set(around, before, after, b, node, parallel=branch is not None)
             return True
@@ -158,7 +158,7 @@ class Streams:
         return self._branches.get(node)
 
     def _unscaled(self, node: int, skip: Tensor) -> Tensor:
-        """Returns a copy of the stream x if the skip is alpha x, otherwise a copy of the skip itself."""
+        """Returns a copy of the stream x if the skip is alpha x (skip / alpha if x is gone), otherwise a copy of the skip."""
         flow, alpha = self.flow, 1.0
         while node != flow.root[node] and flow.parents[node]:
             alpha, node = alpha * flow.factors.get(node, 1.0), flow.parents[node][0]

@@ -75,7 +75,7 @@ class Checked:
         theory: the theory that makes the claim.
         verification: the evidence of every seed.
         note: a warning about the aggregation.
-        number: position, from 1, among verifications of this claim that cannot be pooled.
+        number: 1, 2, ... among the verifications of this claim that cannot be pooled because their texts differ.
     """
 
     theory: Theory

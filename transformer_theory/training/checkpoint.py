@@ -1,10 +1,10 @@
 """Checkpoints: the state from which a training continues exactly, in a file that can be read without running code.
 
-A checkpoint stores the number of rows of the table, not the rows (:mod:`.folder`). It stores no random state: the random numbers of a step
-depend on the seed and the step only (:mod:`.batches`).
+A checkpoint stores the number of rows of the table of measurements, not the rows (:mod:`.folder`). It stores no random state: the random
+numbers of a step depend on the seed and the step only (:mod:`.batches`).
 
-States are stored whole and by parameter name, even if several processes hold parts of a parameter. Every strategy can therefore read the
-file of any other (:mod:`torch.distributed.checkpoint.state_dict`).
+States are stored whole and by parameter name, even if several processes hold parts of a parameter. A training under one strategy can
+therefore read the file of a training under any other (:mod:`torch.distributed.checkpoint.state_dict`).
 """
 
 import copy
@@ -125,8 +125,10 @@ def load(path: Path) -> Checkpoint:
         raise ValueError(f"{path} must be a checkpoint of a training, got {type(stored).__name__} without a format; name another folder")
     if stored["format"] != FORMAT:
         other = f"format {stored['format']} of version {stored.get('version')}"
-        raise ValueError(f"{path} must be of format {FORMAT} as this version ({__version__}) writes it, got {other}; install that version")
-    # The default ... distinguishes a missing entry from None, which some entries may be.
+        raise ValueError(
+            f"{path} must be of format {FORMAT} as this version ({__version__}) writes it, got {other}; install the version that wrote it"
+        )
+    # Ellipsis as the default distinguishes a missing entry from None, which some entries may be.
     if invalid := [name for name, kind in PARTS.items() if not isinstance(stored.get(name, ...), kind)]:
         type_name = f"{type(stored[invalid[0]]).__name__}" if invalid[0] in stored else "nothing"
         raise ValueError(f"{path} must hold {', '.join(PARTS)}, got {type_name} for {invalid[0]}; begin again without --resume")
@@ -233,8 +235,9 @@ def load_optimiser(network: nn.Module, optimiser: torch.optim.Optimizer, state: 
     stored = {name for group in state.get("param_groups", ()) for name in group.get("params", ())}
     moments = set(state.get("state", ()))
     if stored != expected or not moments or moments - expected:
-        name = min(map(str, (stored ^ expected) | (moments - expected)), default="every parameter")
-        raise ValueError(f"the optimiser's state belongs to another optimiser ({name} is in one of them only)")
+        differing = sorted(map(str, (stored ^ expected) | (moments - expected)))
+        reason = f"{differing[0]} is in one of them only" if differing else "it holds no moments"
+        raise ValueError(f"the optimiser's state belongs to another optimiser ({reason})")
     try:
         set_optimizer_state_dict(network, _parts(optimiser), state, options=StateDictOptions(full_state_dict=True))
     except (LookupError, RuntimeError, TypeError, AttributeError, AssertionError) as error:

@@ -6,8 +6,8 @@ A *task* (:class:`Task`) yields batches and computes the loss of a batch. The *o
 factor of the learning rate for each step. *Callbacks* are called before the first step and after every step with the :class:`State` of the
 training. Measurements, storage, averages of the weights and output are callbacks, so the loop stays short.
 
-The generator determines the training: the loop seeds torch's global CPU generator, from which dropout and augmentation draw, from it, and
-restores the global state afterwards.
+The generator determines the training. The loop draws from it a seed for torch's global CPU generator, which dropout and augmentation use,
+and restores the global state afterwards.
 """
 
 import math
@@ -84,7 +84,7 @@ class Fit:
     Attributes:
         model: trained network, in evaluation mode.
         losses: loss of each step on its batch, ``[steps]``.
-        seconds: wall time of the training, including callbacks.
+        seconds: wall time of this call, including callbacks.
     """
 
     model: nn.Module
@@ -133,8 +133,8 @@ def fit(
             results of ``fabric.setup``.
         start, seconds: number of steps and training time before this call, for a resumed training.
     Raises:
-        NotConverged: the loss, its gradient or, after the last step, a parameter is not finite. The error names the step, locates the fault
-            where possible and carries the model.
+        NotConverged: the loss, its gradient (if it is clipped) or, after the last step, a parameter is not finite. The error names the
+        step, locates the fault where possible and carries the model.
         ValueError: both or neither of ``steps`` and ``minutes`` are set, one is out of range, or the task has too few batches.
     """
     _check(steps, minutes, start)
@@ -194,7 +194,10 @@ def at_steps(steps: Iterable[int], callback: Callable[[int, nn.Module], None], *
 
 
 def permuted(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yields positions of batches, ``[size]``, without end: a new permutation per epoch, without the incomplete last batch."""
+    """Yields the indices of the samples of each batch, ``[size]``, without end.
+
+    Each epoch has a new permutation; its incomplete last batch is left out.
+    """
     while True:
         yield from torch.randperm(n, generator=generator)[: n - n % size].split(size)
 
@@ -227,8 +230,8 @@ def _step(state: State, task: Task[Any], batches: Iterator[Any], schedule: Sched
     # Transfer both numbers at once: on an accelerator each transfer waits for all kernels that were launched before it.
     value, size = torch.stack([_gather(loss).double(), _gather(norm).double()]).tolist()
     if not (math.isfinite(value) and math.isfinite(size)):
-        place = _locate(model, batch, gradient, random_state, fabric) or "every output and gradient is finite"
-        numbers = f"the loss is {value:g}, the norm of its gradient {size:g}"
+        place = _locate(model, batch, gradient, random_state, fabric) or "when the step was repeated, every output and gradient was finite"
+        numbers = f"the loss is {value:g}" + ("" if clip is None else f", the norm of its gradient {size:g}")
         raise NotConverged(f"step {state.step + 1}: {numbers}; {place}; {HINT}", state=model, residuals=value)
     optimiser.step()
     optimiser.zero_grad(set_to_none=True)
@@ -267,7 +270,7 @@ def _local_share(state: State, minutes: float | None) -> float:
 
 
 def _common_share(state: State, minutes: float | None, fabric: "Fabric | None") -> float:
-    """Returns the completed share; by the clock, the largest of all processes, so that all take the same number of steps."""
+    """Returns the completed share; if time limits the training, the largest share of any process, so that all stop at the same step."""
     share = _local_share(state, minutes)
     if minutes is None or fabric is None or fabric.world_size == 1:
         return share

@@ -59,7 +59,7 @@ def from_tokens(tokens: Tokens, dictionary: Float[Tensor, "d d"], *, eta: float,
         ValueError: the shapes or dtypes do not fit.
     """
     d = len(dictionary)
-    # numel is n d, over all batches. A graph for any batch size must not depend on it.
+    # numel < 4 d^2 means fewer than 4 d tokens over all batches. A compiled graph must not branch on the number of tokens.
     if not torch.compiler.is_compiling() and tokens.numel() < ONE_PRODUCT_TOKENS * d * d:
         return ista_step(tokens, tokens, dictionary, eta=eta, lam=lam)
     check_dictionary(tokens, dictionary)
@@ -82,7 +82,8 @@ def fista_steps(start: Code, tokens: Tokens, dictionary: Dictionary, *, eta: flo
     code, point, momentum = start, start, 1.0
     for _ in range(steps):
         next_code = ista_step(point, tokens, dictionary, eta=eta, lam=lam)
-        # t+ solves t+^2 - t+ = t^2; the rate 1/k^2 follows from this recursion. At the first step t = 1, so nothing is extrapolated.
+        # With t for ``momentum``, t+ solves t+^2 - t+ = t^2; the rate 1/k^2 follows from this recursion. At the first step t = 1, so
+        # nothing is extrapolated.
         next_momentum = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
         point = next_code + (momentum - 1) / next_momentum * (next_code - code)
         code, momentum = next_code, next_momentum
@@ -139,7 +140,10 @@ class _DictionaryBlock(nn.Module):
         nn.init.kaiming_uniform_(self.weight, a=0.0)
 
     def relative_step(self) -> float:
-        """Returns eta ||D||_2^2. If it is at most 1, no ISTA step increases the objective; if it is above 2, a step may increase it."""
+        """Returns eta ||D||_2^2.
+
+        Up to 2 no ISTA step increases the objective (1 is the standard choice); above 2 a step may increase it.
+        """
         return self.eta * curvature(self.weight.detach())
 
 

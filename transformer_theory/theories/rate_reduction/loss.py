@@ -23,7 +23,7 @@ from ...metrics.coding import class_coding_rate, coding_rate
 from ...metrics.coding.gradients import rates_and_gradient
 from ...metrics.coding.memberships import Memberships, check_features, class_sizes, is_soft
 
-NORM_TOLERANCE = 1e-2  # norms of features that were normalised in bfloat16 are accurate to 4e-3
+NORM_TOLERANCE = 1e-2  # features that were normalised in bfloat16 and then cast to float32 have norms accurate to 4e-3
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class LossParts:
 
     Attributes:
         loss: :math:`R^c - \gamma_2 R_{\gamma_1}`.
-        reduction: ΔR = R - R^c, for any weights.
+        reduction: ΔR = R - R^c, whatever gamma1 and gamma2.
         rate: R.
         class_rate: R^c.
         expansion: :math:`R_{\gamma_1}`.
@@ -74,8 +74,8 @@ class MaximalCodingRateReduction(nn.Module):
             labels: class of each sample, integers >= 0, ``[n]``; or memberships ``[n, k]`` with rows that sum to one, which also get a
                 gradient.
         Raises:
-            ValueError: a row does not have norm 1, features are not float32 or float64 or not finite, labels do not fit the features or are
-                not integers >= 0, or memberships do not sum to one.
+            ValueError: a row does not have norm 1, features are neither float32 nor float64 or hold NaN or infinity, labels do not fit the
+            features or are not integers >= 0, or memberships do not sum to one.
         """
         check_features(features, self.eps)
         class_sizes(features, labels)

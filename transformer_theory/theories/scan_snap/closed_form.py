@@ -1,7 +1,9 @@
 r"""Closed forms of scan-and-snap: the decoder's gain at time t, and the attention logit of a single common token.
 
 In the modified decoder dynamics (Lemma 3) the logits of class n stay a multiple of :math:`e_n - 1/M`, and the multiple solves one scalar
-equation. With K equally likely classes and a batch of one, each class gets a share 1/K of the steps:
+equation. M is the number of tokens in the vocabulary, :math:`\eta_Y` and :math:`\eta_Z` are the learning rates of decoder and attention,
+and :math:`E_{nn'}` is the inner product of the features of classes n and n'. Each of K equally likely classes
+gets a share 1/K of the steps:
 
     exp(M h) + (M - 1) M h = M eta_Y t + 1                            h, the decoder's gain              (Lemma 6)
     gamma(t) = (M - 1)^2 h(t/K) / (M - 1 + exp(M h(t/K)))             speed at which attention is driven (Thm. 1)
@@ -9,8 +11,8 @@ equation. With K equally likely classes and a batch of one, each class gets a sh
     B(t) = 1/4 ln(1 + 4 Gamma(t) / C0)                                logit of a single common token: z(t) = -B(t) (Thm. 4)
 
 :math:`1 / C_0 = (K - 1) E_{nn'}(0)^2`. The constant of integration in B makes B(0) = 0; the printed form,
-:math:`\tfrac14 \ln(C_0 + 4 \Gamma)`, omits it. Until :math:`t_0' = K \ln M / \eta_Y` attention is scanned and B grows as t squared. Then
-it snaps: B grows as the logarithm of :math:`\Gamma \sim \ln^2 t`, in the limit as ln ln t.
+:math:`\tfrac14 \ln(C_0 + 4 \Gamma)`, omits it. Until :math:`t_0' = K \ln M / \eta_Y` attention scans and B grows as t squared. Then
+it snaps: B grows as the logarithm of :math:`\Gamma \sim \ln^2 t`, in the limit as :math:`\tfrac12 \ln \ln t`.
 
 Source: :cite:t:`tian2023scan`. The unit of time is one step of descent, along the gradient of one sequence or the mean over a batch.
 """
@@ -150,16 +152,18 @@ def printed_B(
 
 @converted(float64=("t",))
 def exact_common_logit(t: Float[Tensor, "*times"], *, classes: int, eta_y: float, eta_z: float, overlap: float) -> Float[Tensor, "*times"]:
-    r"""Returns the logit of a single common token in the *exact* flow if every token is the next token of some class, M = K.
+    r"""Approximates the logit of a single common token in the *exact* flow if every token is the next token of some class, M = K.
 
     .. math:: z = -\tfrac12 \ln\left(1 + \frac{\eta_Z}{\eta_Y} \frac{(K-1) E_0}{1 - E_0} \left[K h((1 - E_0) t / K)\right]^2\right)
 
-    All classes are alike. With M = K the gap A between a class's logit and another's obeys :math:`\dot A = \eta_Y (1 - E) \alpha_o`, so
-    that :math:`A = K h((1 - E_0) t/K)`, and :math:`\dot z = -\eta_Z (K - 1) E \alpha_o A`. This speed is of first order in
-    :math:`E = E_0 e^{2z}`; the speed of Theorem 4 is of second order.
+    All classes are alike. E is the inner product of the features of two classes, :math:`E = E_0 e^{2z}`, and A the gap between the logit
+    of a class's next token and every other logit, so that a wrong token has probability :math:`\alpha_o = 1 / (K - 1 + e^A)`. The formula
+    neglects the gain of the distinct tokens and solves :math:`\dot A = \eta_Y (1 - E_0) \alpha_o`, with the overlap at its initial
+    value, by :math:`A = K h((1 - E_0) t/K)`; and :math:`\dot z = -\eta_Z (K - 1) E \alpha_o A`. This speed is of first order in E; the
+    speed of Theorem 4 is of second order.
 
-    The formula neglects the gain of the distinct tokens. For ten classes this changes z by about 1 % with :math:`E_0 = .02`, and by 9 %
-    with :math:`E_0 = .33`. This law is not in the paper.
+    For ten classes z differs from that of the exact flow by about 1 % with :math:`E_0 = .02`, and by 9 % with :math:`E_0 = .33`. This law
+    is not in the paper.
 
     Args:
         overlap: :math:`E_0`, in (0, 1).

@@ -1,4 +1,6 @@
-"""The Frobenius problem with many constraints, solved exactly on a sequence of subsets, so that no m by m Gram matrix is formed.
+"""The Frobenius problem with many constraints, solved exactly on a sequence of subsets.
+
+The Gram matrix of all m constraints is formed only for m up to PIVOTED_SIZE.
 
 Each round solves a subset of the constraints, the *working set*, exactly. The constraints that this solution violates most join the set,
 and those with multiplier zero leave it. The norm of W grows in every round, so the method terminates: with the solution of the whole
@@ -15,17 +17,18 @@ from .tolerances import FIRST_WORKING_SET, PIVOTED_SIZE, WORKING_SET_GROWTH, WOR
 
 
 def solve_large(pairs: Pairs, *, tol: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns W ``[d_x, d_z]`` and multipliers ``[m]`` of constraints of positive length.
+    """Returns W ``[d_x, d_z]`` and multipliers ``[m]``. Every constraint must have positive length.
 
     Args:
         pairs: m constraints; their largest right-hand side is about one.
         tol: twice the largest accepted error of a margin.
     Raises:
-        Contradiction: no W meets the constraints; the weights are non-zero on a contradictory subset only.
+        Contradiction: no W meets the constraints; the weights of the exception are non-zero on a contradictory subset only.
         NotConverged: a working set has more than WORKING_SET_SIZE constraints, or the sets do not settle.
     """
-    # Up to PIVOTED_SIZE independent constraints, the Gram matrix of all constraints is affordable, and pivoting on it takes fewer
-    # factorisations than a sequence of working sets. Its active set is the first working set, and usually the last one.
+    # Up to PIVOTED_SIZE constraints that may be independent (at most d_x d_z), the Gram matrix of all constraints is affordable, and
+    # pivoting on it takes fewer factorisations than a sequence of working sets. Its active set is the first working set, and usually the
+    # last one.
     independent = len(pairs) <= min(PIVOTED_SIZE, pairs.difference.shape[1] * pairs.query.shape[1])
     active = block_pivoting(pairs.gram, pairs.rhs, pairs.free) if independent else None
     working = active = _first(pairs) if active is None else active
@@ -44,8 +47,8 @@ def solve_large(pairs: Pairs, *, tol: float) -> tuple[np.ndarray, np.ndarray]:
         violation = np.where(working, 0.0, -pairs.slack(W))
         if violation.max() <= tol / 2:
             return W, multipliers
-        # Constraints with multiplier zero leave; if a later W violates them, they join again. The most violated constraints join, at most
-        # as many as the set contains, so that it at most doubles. Smaller growth would need more rounds, larger growth larger problems.
+        # Constraints with multiplier zero leave; if a later W violates them, they join again. The most violated constraints join, as many
+        # as the set contains, but at least WORKING_SET_GROWTH. Smaller growth would need more rounds, larger growth larger problems.
         active = (multipliers > 0) | pairs.free
         joining = min(max(len(index), WORKING_SET_GROWTH), len(violation) - 1)
         working = active | (violation >= max(tol / 2, np.partition(violation, -joining)[-joining]))
@@ -54,7 +57,10 @@ def solve_large(pairs: Pairs, *, tol: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _first(pairs: Pairs) -> np.ndarray:
-    """Returns the mask of the equations and of the constraints with the smallest margins after one gradient step on the dual from zero."""
+    """Returns the mask of the first working set.
+
+    It holds the equality constraints, and the constraints with the smallest margins after one gradient step on the dual from zero.
+    """
     # The gradient of the dual at zero is b. Its entries are divided by the diagonal of G, so that long constraints do not dominate. Margins
     # are divided by lengths for the same reason.
     W = pairs.combine(np.where(pairs.free | (pairs.rhs > 0), pairs.rhs / pairs.length**2, 0.0))

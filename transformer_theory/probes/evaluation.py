@@ -12,23 +12,28 @@ from .modules import first_tensor
 
 @contextlib.contextmanager
 def evaluation(model: nn.Module) -> Iterator[None]:
-    """Puts the model in evaluation mode without gradients; its mode and the random state are restored."""
+    """Puts the model in evaluation mode without gradients; its mode is restored."""
     training = model.training
     model.eval()
     try:
-        with torch.random.fork_rng(), torch.no_grad():
+        with torch.no_grad():
             yield
     finally:
         model.train(training)
 
 
+def converted_inputs(model: nn.Module, inputs: Tensor) -> Tensor:
+    """Moves inputs ``[n, ...]`` to the device of a model and converts them, if they are floats, to its precision."""
+    parameter = next(model.parameters(), torch.empty(0))
+    return inputs.to(parameter.device, parameter.dtype) if inputs.is_floating_point() else inputs.to(parameter.device)
+
+
 def forward(model: nn.Module, inputs: Tensor) -> Any:
-    """Runs a model on one batch ``[n, ...]``, which is moved to the device of the model and, if it holds floats, to its precision.
+    """Runs a model on one batch ``[n, ...]``, converted by :func:`converted_inputs`.
 
     A model of ``transformers`` receives the batch as the keyword argument that its ``main_input_name`` names.
     """
-    parameter = next(model.parameters(), torch.empty(0))
-    batch = inputs.to(parameter.device, parameter.dtype) if inputs.is_floating_point() else inputs.to(parameter.device)
+    batch = converted_inputs(model, inputs)
     keyword = getattr(model, "main_input_name", None)
     return model(**{keyword: batch}) if isinstance(keyword, str) else model(batch)
 

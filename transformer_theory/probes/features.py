@@ -102,7 +102,10 @@ def _has_class_token(model: nn.Module) -> bool:
 
 
 class _Blocks(Metric):
-    """Collects the names of all blocks and the outputs of one, or of all if ``layer`` is negative: one tensor per forward pass."""
+    """Collects the names of all blocks and the outputs of one, one tensor per forward pass.
+
+    A negative ``layer`` counts from the last block, so the outputs of all blocks are kept until :meth:`choose`.
+    """
 
     def __init__(self, layer: int):
         super().__init__()
@@ -118,6 +121,12 @@ class _Blocks(Metric):
         if self.layer < 0 or self.layer == activations.layer:
             self.outputs.setdefault(activations.layer, []).append(activations.output)
 
+    def choose(self) -> None:
+        """Replaces a negative ``layer`` by the number of the block, once a forward pass has met all blocks."""
+        if -len(self.names) <= self.layer < 0:
+            self.layer = sorted(self.names)[self.layer]
+            self.outputs = {self.layer: self.outputs[self.layer]}
+
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
         """Returns no measurements."""
         return ()
@@ -130,6 +139,7 @@ def _of_block(model: nn.Module, layer: int, chunks: Sequence[Tensor]) -> tuple[s
         with evaluation(model), probe(model, [blocks]) as p, p.together():
             for chunk in chunks:
                 forward(model, chunk)
+                blocks.choose()
     except NoAttention:
         return _of_module(model, _member(model, layer), chunks)
     count = len(blocks.names)

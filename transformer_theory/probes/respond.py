@@ -116,7 +116,7 @@ def responses(
 
 def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
     """Returns the outputs of a network for all inputs."""
-    with evaluation(model):
+    with evaluation(model), torch.random.fork_rng():
         output = logits_of(forward(model, inputs))
     if output is None:
         raise ValueError(f"{type(model).__name__} must return a tensor for a test with reference inputs, got none")
@@ -127,7 +127,7 @@ def _measured(
     model: nn.Module, inputs: Tensor, metrics: Sequence[Metric], *, targets: Tensor | None, batch_size: int, name: str, layers: str
 ) -> list[Measurement]:
     """Measures the network once on all batches and returns the rows."""
-    with evaluation(model), probe(model, metrics, layers=layers, name=name) as p, p.together():
+    with evaluation(model), torch.random.fork_rng(), probe(model, metrics, layers=layers, name=name) as p, p.together():
         for start in range(0, len(inputs), batch_size):
             if targets is not None:
                 part = targets[start : start + batch_size]

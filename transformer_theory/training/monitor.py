@@ -25,6 +25,7 @@ from ..metrics.class_features import ClassFeatures, NeuralCollapse
 from ..metrics.networks import AttentionMaps, AttentionStatistics, Geometry
 from ..models import CRATEMAE, build
 from ..probes import NoAttention, probe
+from ..probes.evaluation import evaluation
 from ..probes.features import features
 from .networks import Pixels
 from .objectives import ACCURACY
@@ -184,16 +185,11 @@ class Monitor:
 
     def _measure(self, model: nn.Module, metrics: Sequence[Metric], step: int, batches: Batches, n: int) -> list[Measurement]:
         """Measures the metrics once, on all batches together; they hold n samples."""
-        training = model.training
-        model.eval()
         measured = measured_network(model)
-        try:
-            with probe(measured, metrics, name=self.name) as p, torch.no_grad(), p.together(step):
-                for inputs, labels in batches:
-                    p.labels = labels
-                    measured(inputs)
-        finally:
-            model.train(training)
+        with evaluation(model), probe(measured, metrics, name=self.name) as p, p.together(step):
+            for inputs, labels in batches:
+                p.labels = labels
+                measured(inputs)
         rows = p.rows if step else [*p.rows, *p.silent()]
         return [replace(row, n=n if row.n is None else row.n, split=self.split) for row in rows]
 

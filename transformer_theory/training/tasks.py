@@ -20,6 +20,7 @@ from ..core.measurement import Measurement
 from ..core.validation import integers
 from ..data.text import BATCH, CONTEXT, Text
 from ..data.tokens import TokenData
+from ..probes.evaluation import evaluation
 from .batches import DRAWS, Batches, seed_of
 from .fitting import permuted
 from .objectives.protocol import ACCURACY, LOSS, Objective
@@ -165,14 +166,9 @@ class ImageTask:
 def logits_of(model: nn.Module, data: TokenData, *, batch_size: int = 512) -> tuple[Float[Tensor, "n classes"], Int[Tensor, " n"]]:
     """Returns logits ``[n, classes]`` and labels ``[n]`` on the CPU; the model's mode is restored."""
     assert data.labels is not None
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            positions = torch.arange(len(data.tokens)).split(batch_size)
-            logits = torch.cat([model(inputs_of(data, model, part)[0]).cpu() for part in positions])
-    finally:
-        model.train(training)
+    positions = torch.arange(len(data.tokens)).split(batch_size)
+    with evaluation(model):
+        logits = torch.cat([model(inputs_of(data, model, part)[0]).cpu() for part in positions])
     return logits, data.labels.cpu()
 
 

@@ -26,6 +26,7 @@ from ...metrics.coding import unit_norm
 from ...models.crate import Layer, layers_of
 from ...models.crate.compression import coordinates
 from ...probes import NoAttention, probe
+from ...probes.evaluation import converted_inputs, evaluation
 from .in_networks import AFTER, BEFORE, NONZEROS, Compression, Sparsity, head_rate, unit_coordinates
 from .problem import PAPER
 
@@ -151,10 +152,8 @@ def run_metrics(model: nn.Module, inputs: Inputs, metrics: Sequence[Metric], lab
         ValueError: the attention of a CRATE layer has no ``subspaces()``.
         NoAttention: the probe found no attention.
     """
-    training = model.training
-    model.eval()
     try:
-        with torch.no_grad(), contextlib.ExitStack() as stack:
+        with evaluation(model), contextlib.ExitStack() as stack:
             if compression_layers(model):
                 set_labels = stack.enter_context(layer_activations(model, metrics))
             else:
@@ -171,14 +170,6 @@ def run_metrics(model: nn.Module, inputs: Inputs, metrics: Sequence[Metric], lab
                 " add a method that returns U_k, [K, d, p], or derive the class from models.crate.Subspaces"
             ) from error
         raise
-    finally:
-        model.train(training)
-
-
-def converted_inputs(model: nn.Module, inputs: Inputs) -> Inputs:
-    """Moves inputs to the device of a model and converts them, unless they are integers, to its precision."""
-    parameter = next(model.parameters())
-    return inputs.to(parameter.device, parameter.dtype) if inputs.is_floating_point() else inputs.to(parameter.device)
 
 
 def shuffled(model: nn.Module) -> nn.Module:

@@ -21,7 +21,8 @@ from ...core.metric import Activations, Metric
 from ...metrics.networks import AttentionMaps
 from ...models.crate import layers_of
 from ...probes import NoAttention, probe
-from .layer_curves import compression_layers, converted_inputs, on_layers
+from ...probes.evaluation import converted_inputs
+from .layer_curves import compression_layers, on_layers
 
 MASS = 0.6  # share of a map that the selected patches hold
 COMPONENTS = 2  # number of components; their two signs give four candidates, as many as four heads

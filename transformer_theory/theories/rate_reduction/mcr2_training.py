@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ...metrics.coding import unit_norm
 from ...models.resnet import ResNet18
+from ...probes.evaluation import evaluation
 from ...training.augment import blurred, crop, flip, greyed, jitter, resized_crop
 from ...training.fitting import State, fit, permuted
 from ...training.tasks import StreamTask
@@ -132,12 +133,8 @@ def features_of(model: nn.Module, images: Images, *, batch_size: int = 512) -> F
     Returns:
         Features of norm 1, ``[n, d]``.
     """
-    training = model.training
-    model.eval()
-    with torch.no_grad():
-        rows = torch.cat([unit_norm(model(part)) for part in images.split(batch_size)])
-    model.train(training)
-    return rows
+    with evaluation(model):
+        return torch.cat([unit_norm(model(part)) for part in images.split(batch_size)])
 
 
 def _fit(recipe: RateReductionRecipe, model: nn.Module, images: Tensor, batch, generator: torch.Generator) -> Tensor:

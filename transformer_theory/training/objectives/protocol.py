@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ...core.measurement import Measurement
 from ...core.validation import SHARES_ATOL
+from ...probes.evaluation import evaluation
 from ..networks import Sizes
 
 Gather = Callable[[Tensor], Tensor]
@@ -105,14 +106,8 @@ def outputs(
         call: function that is called on the images instead of the model, for example one of its methods.
     """
     parameter = next(model.parameters())
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            parts = [(call or model)(scaled(part, parameter)).cpu().double() for part in pixels.split(batch_size)]
-    finally:
-        model.train(training)
-    return torch.cat(parts)
+    with evaluation(model):
+        return torch.cat([(call or model)(scaled(part, parameter)).cpu().double() for part in pixels.split(batch_size)])
 
 
 def scaled(pixels: UInt8[Tensor, "n c h w"], like: Tensor) -> Float[Tensor, "n c h w"]:

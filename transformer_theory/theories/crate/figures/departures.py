@@ -36,10 +36,11 @@ from ....models.crate import (
 )
 from ....models.crate.attention import Batch
 from ....models.crate.compression import rate_gradient
+from ....probes.evaluation import converted_inputs
 from .. import networks
 from ..approximations import spectral_radii
 from ..in_networks import AFTER, BEFORE, GROWTH, NONZEROS, Growth
-from ..layer_curves import INPUT, CompressionLayer, compression_layers, converted_inputs, curves, on_layers, run_metrics
+from ..layer_curves import INPUT, CompressionLayer, compression_layers, curves, on_layers, run_metrics
 from ..problem import PAPER, SIGN, incoherence
 from ..steps import mssa
 

@@ -48,7 +48,7 @@ def logdet_identity_plus(X: Float[Tensor, "*batch n d"], scale: float | Float[Te
     with torch.autocast(X.device.type, enabled=False):
         wide = X.to(dtype)
         with torch.no_grad():
-            largest = (s * wide.square().sum((-2, -1))).amax() if s.numel() else s.sum()
+            largest = (s * torch.linalg.vector_norm(wide, dim=(-2, -1)).square()).amax() if s.numel() else s.sum()
         if not bool(largest <= LARGEST_CONDITION) or bool((s < 0).any()):
             _raise_for(X, s, float(largest))
         if dtype == torch.float32 and bool(largest > LARGEST_FLOAT32_CONDITION):
@@ -129,7 +129,9 @@ def smaller_gram(X: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch m m"]:
 
 def _identity_plus(X: Tensor, s: Tensor) -> Tensor:
     """Computes I + s X X^T or I + s X^T X, whichever is smaller."""
-    matrix = s[..., None, None] * smaller_gram(X)
+    matrix = smaller_gram(X)
+    # In place, because a second batch of matrices costs as much time as the product. Gradients with respect to s need the product itself.
+    matrix = s[..., None, None] * matrix if torch.is_grad_enabled() else matrix.mul_(s[..., None, None])
     matrix.diagonal(dim1=-2, dim2=-1).add_(1)
     return matrix
 

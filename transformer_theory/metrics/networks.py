@@ -253,7 +253,8 @@ def _ranks(gram: Float[Tensor, "n n"]) -> tuple[float, float]:
 
 def rank_of(matrix: Float[Tensor, "m n"]) -> float:
     """Computes the stable rank ||A||_F^2 / ||A||_2^2 of a weight; NaN for a zero or infinite matrix."""
-    return _ranks(smaller_gram(matrix.double()))[0]
+    # The stable rank is well conditioned, so float32 suffices for a float32 matrix.
+    return _ranks(smaller_gram(matrix.to(torch.promote_types(matrix.dtype, torch.float32))))[0]
 
 
 def matrix_after(block: Activations, attention: str | None) -> Float[Tensor, "m n"] | None:

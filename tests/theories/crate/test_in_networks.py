@@ -151,6 +151,24 @@ def test_share_of_nonzeros_counts_exact_zeros():
     assert row.value == pytest.approx(0.2)
 
 
+@pytest.mark.parametrize("offset", [0.0, 30.0])
+def test_float32_streams_give_the_rates_of_float64(offset):
+    """Also for tokens with a large mean, which centring removes."""
+    bases, tokens = random_subspaces(), gaussian(14, 9, 12) + offset
+    after = tokens + 0.3 * gaussian(14, 9, 12, seed=1)
+    rows = []
+    for dtype in (torch.float32, torch.float64):
+        metrics = crate.Compression(), crate.Growth()
+        for metric in metrics:
+            feed(metric, tokens.to(dtype), after.to(dtype), bases)
+        rows.append({row.quantity: row for metric in metrics for row in metric.compute()})
+    single, double = rows
+    assert single.keys() == double.keys() == {BEFORE, AFTER, COMPRESSION, GROWTH}
+    for quantity, row in double.items():
+        assert single[quantity].value == pytest.approx(row.value, abs=3e-6, rel=3e-6)
+        assert single[quantity].null.draws == pytest.approx(row.null.draws, abs=3e-6, rel=3e-6)
+
+
 def test_the_distortion_scaling_and_number_of_draws_are_arguments():
     bases, tokens = random_subspaces(), gaussian(20, 5, 12)
     after = tokens + 0.3 * gaussian(20, 5, 12, seed=1)

@@ -39,6 +39,8 @@ SINGLE_TOKEN = "inputs have a single token, so there is nothing to select"
 FOREIGN_TOKENS = "attention to tokens other than the module's own, which the probe does not see"
 SOURCE = Source("tarzanagh2023transformers")
 SOLVER_TOL = 1e-9  # largest accepted KKT residual of a max-margin solution; it suffices for cosines of three digits
+SMALLEST_MOMENT, LARGEST_MOMENT = 1e-20, 1e20  # traces of second moments that are far from underflow and overflow in float32
+OWN_TOKENS_SAMPLE = 16  # number of tokens per sequence whose scores are compared
 OWN_TOKENS_COSINE = 0.9  # smallest cosine between stored and recomputed scores of a head that attends to its own tokens
 Flip = Callable[[Tensor], Tensor]  # rows [k, d] -> reflected rows [k, d]
 
@@ -143,10 +145,13 @@ def _scores(x: Tensor, keys: Tensor) -> np.ndarray:
 
 
 def _principal_axes(vectors: Tensor) -> Tensor:
-    """Returns the eigenvectors of the second moment of the vectors [..., d], as columns [d, d]."""
+    """Returns the eigenvectors of the second moment of the vectors [..., d], as columns [d, d], computed in their dtype; float64."""
     rows = vectors.reshape(-1, vectors.shape[-1])
-    rows = rows / rows.abs().amax().clamp(min=1e-300)
-    return torch.linalg.eigh(rows.mT @ rows)[1]
+    moment = rows.mT @ rows
+    if not SMALLEST_MOMENT < float(moment.trace()) < LARGEST_MOMENT:  # squares may overflow or underflow
+        rows = rows / rows.abs().amax().clamp(min=torch.finfo(rows.dtype).tiny)
+        moment = rows.mT @ rows
+    return torch.linalg.eigh(moment)[1].double()
 
 
 def _random_flips(left: Tensor, right: Tensor | None, generator: torch.Generator) -> tuple[Flip, Flip]:
@@ -221,9 +226,9 @@ class AlignmentMetric(Metric):
             return
         tokens = activations.tokens[: self.max_samples].detach()
         finite_rows = torch.isfinite(tokens.sum((1, 2), dtype=torch.float64))  # cheaper than a test of every entry
-        tokens = (tokens if bool(finite_rows.all()) else tokens[finite_rows]).to("cpu", torch.float64)
+        tokens = (tokens if bool(finite_rows.all()) else tokens[finite_rows]).to("cpu", torch.promote_types(tokens.dtype, torch.float32))
         place = (activations.layer, activations.first_head)
-        W = activations.bilinear.detach().double()
+        W = activations.bilinear.detach().clone()  # a module may return its own parameters, which training changes in place
         self._store(place, tokens, W.cpu(), torch.tensor(_attends_elsewhere(activations, W)))
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> list[Measurement]:
@@ -265,7 +270,8 @@ class AlignmentMetric(Metric):
                     alignments.append(_missing("W is not finite"))
                     continue
                 pairs = torch.randperm(n * T, generator=torch.Generator().manual_seed(self.seed + 1000 * layer + head))[:count]
-                alignments.append(_with_null(W, tokens[pairs // T], tokens[pairs // T, pairs % T], flips))
+                x, z = tokens[pairs // T].double(), tokens[pairs // T, pairs % T].double()
+                alignments.append(_with_null(W.double(), x, z, flips))
         return alignments
 
     def reset(self) -> None:
@@ -312,10 +318,12 @@ def _attends_elsewhere(activations: Activations, W: Float[Tensor, "heads d d"]) 
         return False
     if query.shape[2] != T or key.shape[2] < T:
         return True
-    # Three finite sequences suffice to distinguish the two cases.
-    sample = torch.isfinite(activations.tokens[:8]).flatten(1).all(1).nonzero()[:3, 0]
-    x = activations.tokens[sample].double()
-    actual, expected = query[sample].double() @ key[sample, :, :T].double().mT, coordinates(x, W.mT) @ x[:, None].mT
+    # A few tokens of three finite sequences suffice to distinguish the two cases.
+    sample = torch.isfinite(activations.tokens[:8]).flatten(1).all(1).nonzero()[:3]
+    positions = torch.linspace(0, T - 1, min(T, OWN_TOKENS_SAMPLE), device=sample.device).long()
+    x = activations.tokens[sample, positions].double()
+    queries, keys = (vectors.movedim(1, 2)[sample, positions].movedim(2, 1).double() for vectors in (query, key))
+    actual, expected = queries @ keys.mT, coordinates(x, W.double().mT) @ x[:, None].mT
     actual, expected = (
         s - s.mean(-1, keepdim=True) - s.mean(-2, keepdim=True) + s.mean((-1, -2), keepdim=True) for s in (actual, expected)
     )

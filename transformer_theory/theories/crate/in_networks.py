@@ -16,13 +16,13 @@ Source: :cite:t:`yu2023white` (both curves, layer by layer).
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import layer_norm
 
 from ...core.measurement import Measurement, Null
 from ...core.metric import ActivationKind, Activations, Metric
@@ -35,8 +35,6 @@ from .problem import PAPER, SIGN, nonzeros, random_subspaces
 
 Stream = Float[Tensor, "batch n d"]
 Heads = Float[Tensor, "*batch K n p"]
-Scaling = Callable[[Stream, Bases], Heads]
-"""Function of the stream and orthonormal bases that returns the coordinates W_k from which the rate is computed."""
 
 EPS = 0.5  # as in the unrolled model; with .1, the value of the released code, the logarithm hides most changes
 MAX_SEQUENCES = 16  # sequences per forward pass, evenly spaced in the batch
@@ -46,19 +44,41 @@ NONZEROS = "share of non-zeros"
 RANDOM_SUBSPACES = "random subspaces"
 
 
-def unit_tokens(stream: Stream, bases: Bases) -> Heads:
+@dataclass(frozen=True)
+class CentredCoordinates:
+    r"""Coordinates of centred tokens in K subspaces, from which every scaling follows without another product with the bases.
+
+    Attributes:
+        coords: coordinates :math:`(z - \bar z 1)^\top U_k` of every token z, with the mean :math:`\bar z` of its entries.
+        means: mean :math:`\bar z` of the entries of each token.
+        norms: norm of each centred token.
+        ones: coordinates :math:`1^\top U_k` of the vector of ones.
+    """
+
+    coords: Heads
+    means: Float[Tensor, "*batch n"]
+    norms: Float[Tensor, "*batch n"]
+    ones: Float[Tensor, "K p"]
+
+
+Scaling = Callable[[CentredCoordinates], Heads]
+"""Function that returns the coordinates W_k from which the rate is computed."""
+
+
+def unit_tokens(centred: CentredCoordinates) -> Heads:
     """Returns the coordinates of the tokens after centring and scaling to norm one."""
-    return coordinates(unit_norm(stream - stream.mean(-1, keepdim=True)), bases)
+    norms = centred.norms[..., None, :, None]
+    return centred.coords / torch.where(norms > 0, norms, 1)
 
 
-def unit_coordinates(stream: Stream, bases: Bases) -> Heads:
+def unit_coordinates(centred: CentredCoordinates) -> Heads:
     """Returns the coordinates of layer-normalised tokens, scaled to norm one in every head, as in the released measurement."""
-    return unit_norm(coordinates(layer_norm(stream, stream.shape[-1:]), bases))
+    return unit_norm(centred.coords)  # the layer norm's division by the standard deviation cancels
 
 
-def lengths_kept(stream: Stream, bases: Bases) -> Heads:
+def lengths_kept(centred: CentredCoordinates) -> Heads:
     """Returns the coordinates of the tokens without rescaling."""
-    return coordinates(stream, bases)
+    return centred.coords + centred.means[..., None, :, None] * centred.ones[:, None]
 
 
 def head_rate(coords: Heads, *, eps: float) -> Float[Tensor, "*batch"]:
@@ -117,13 +137,11 @@ class Compression(Metric):
     def _add_streams(self, activations: Activations) -> None:
         """Adds the rates of one batch to the sums of its layer."""
         bases = self.bases[activations.layer][0]
-        streams = activations.shared(streams_around_attention, self.max_sequences)
-        if streams is None or streams.shape[-1] != bases.shape[1] or not (count := streams.shape[1]):
+        centred = activations.shared(coordinates_around_attention, bases, self.max_sequences, self.random)
+        if centred is None or not (count := len(centred.coords) // 2):
             return
-        # The random subspaces match the block's in number and dimension. Each set has a fixed seed, so all layers and networks share it.
-        frames = [bases, *(null_subspaces(*bases.shape, seed=seed).to(bases.device) for seed in range(self.random))]
-        coords = self.scaling(streams.flatten(0, 1), torch.cat(frames)).unflatten(1, (len(frames), -1))
-        rates = head_rate(coords, eps=self.eps).unflatten(0, (2, count)).sum(1)  # [before and after, sets of subspaces]
+        coords = self.scaling(centred).unflatten(1, (1 + self.random, -1))
+        rates = head_rate(coords, eps=self.eps).unflatten(0, (2, count)).double().sum(1)  # [before and after, sets of subspaces]
         self.add((activations.layer,), torch.cat([rates.new_tensor([float(count)]), rates.mT.flatten()]).cpu())
 
     def rates(self) -> dict[int, tuple[float, float]]:
@@ -221,23 +239,37 @@ class Sparsity(Metric):
         return rows
 
 
-def streams_around_attention(activations: Activations, max_sequences: int | None) -> Float[Tensor, "2 m n d"] | None:
-    """Returns the finite sequences of the residual stream before and after the attention of a block, in float64.
+def coordinates_around_attention(
+    activations: Activations, bases: Bases, max_sequences: int | None, random: int
+) -> CentredCoordinates | None:
+    """Computes the coordinates of the residual stream before and after the attention of a block, of its finite sequences.
+
+    The precision is that of the stream, at least float32. A rate has then a relative error of about 1e-7, because
+    :func:`.logdet_identity_plus` continues in float64 where the condition number is large.
 
     Args:
         activations: features of a block.
+        bases: orthonormal bases of the block's subspaces.
         max_sequences: largest number of sequences, evenly spaced in the batch; None: all.
+        random: number of sets of random subspaces, which match the block's in number and dimension. Each set has a fixed seed, so all
+            layers and networks share it.
     Returns:
-        ``[2, sequences, n, d]``; None if the two streams are not known or differ in shape.
+        Coordinates of all sequences before attention, then after it, in the bases and then in each random set; None if the two streams
+        are not known or do not fit.
     """
     before, after = activations.tokens, activations.after_attention
-    if after is None or before.shape != after.shape:
+    if after is None or before.shape != after.shape or before.shape[-1] != bases.shape[1]:
         return None
     limit = len(before) if max_sequences is None else min(max_sequences, len(before))
     indices = torch.linspace(0, len(before) - 1, limit).round().long()
-    streams = torch.stack([before[indices], after[indices]]).double()
-    finite = torch.isfinite(streams.sum((0, 2, 3)))  # cheaper than a test of every entry
-    return streams if bool(finite.all()) else streams[:, finite]
+    streams = torch.stack([before[indices], after[indices]])
+    streams = streams.to(torch.promote_types(streams.dtype, torch.float32))
+    finite = torch.isfinite(streams.sum((0, 2, 3), dtype=torch.float64))  # cheaper than a test of every entry
+    tokens = (streams if bool(finite.all()) else streams[:, finite]).flatten(0, 1)
+    means = tokens.mean(-1)
+    tokens = tokens - means[..., None]
+    frames = torch.cat([bases, *(null_subspaces(*bases.shape, seed=seed).to(bases.device) for seed in range(random))]).to(tokens.dtype)
+    return CentredCoordinates(coordinates(tokens, frames), means, torch.linalg.vector_norm(tokens, dim=-1), frames.sum(1))
 
 
 def attention_subspaces(activations: Activations) -> tuple[Bases, str] | None:

@@ -1,0 +1,5 @@
+"""Mutants of attention_svm."""
+
+from . import Mutant
+
+MUTANTS: tuple[Mutant, ...] = ()

@@ -1,0 +1,5 @@
+"""Mutants of crate."""
+
+from . import Mutant
+
+MUTANTS: tuple[Mutant, ...] = ()

@@ -1,0 +1,5 @@
+"""Mutants of rate_reduction."""
+
+from . import Mutant
+
+MUTANTS: tuple[Mutant, ...] = ()

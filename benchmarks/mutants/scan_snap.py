@@ -1,0 +1,5 @@
+"""Mutants of scan_snap."""
+
+from . import Mutant
+
+MUTANTS: tuple[Mutant, ...] = ()

@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench figures ledger docs clean
+.PHONY: help demo test lint bench figures ledger mutants docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-7s %s\n", $$1, $$2}'
@@ -38,6 +38,9 @@ ledger: .venv/.installed  ## every claim, quick ones on 100 seeds and trainings 
 	@$(BIN)/transformer-theory verify quick --seeds 100 --workers $(WORKERS) --out runs/ledger/quick --overwrite || test $$? -eq 1
 	@$(BIN)/transformer-theory verify training --seeds 5 --workers $(WORKERS) --out runs/ledger/training --overwrite || test $$? -eq 1
 	@$(BIN)/python -m transformer_theory.report.ledger runs/ledger/quick runs/ledger/training docs/claims.md
+
+mutants: .venv/.installed  ## perturbations of the mathematics that the claims must detect; the score is docs/mutants.json
+	@$(BIN)/python -m benchmarks.mutants --workers $(WORKERS)
 
 docs: .venv/.docs  ## the documentation, as docs/_build/html/index.html
 	@OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html

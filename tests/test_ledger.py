@@ -101,6 +101,29 @@ def test_results_are_put_together_and_a_claim_may_be_in_one_of_them_only():
         ledger([first, first], (record,))
 
 
+def test_sources_and_mutants_are_counted():
+    first = THEORY.claims[0]
+    claims = tuple(
+        replace(first, id=f"stand_in/{name}", source=replace(first.source, status=status))
+        for name, status in (("a", "confirmed"), ("b", "not found"), ("c", "not found"), ("d", ""))
+    )
+    mutant = {"theory": THEORY.name, "function": "f", "kind": "flipped sign", "description": "minus", "outcome": "detected", "by": "a"}
+    mutants = [
+        mutant,
+        {**mutant, "outcome": "undetected", "by": "", "description": "half of $v$"},
+        {**mutant, "outcome": "equivalent", "by": "even"},
+    ]
+    record = {"made": ["today", "here"], "seeds": [0, 1], "seconds": 61, "mutants": mutants}
+    page = ledger([document(verified(claims, range(2)))], (replace(THEORY, claims=claims),), mutants=record)
+    assert "| all | 1 | 0 | 2 | 1 |" in section(page, "Sources")
+    score = section(page, "Mutants")
+    assert "| all | 3 | 1 | 1 | 0 | 1 | 50\N{NO-BREAK SPACE}% |" in score
+    assert "- stand_in, half of $v$: undetected\n- stand_in, minus: equivalent: even" in score
+    assert "today · here; seeds 0, 1" in score
+    assert "number not found" in section(page, "stand_in/b")
+    assert "### Mutants" not in ledger([], (THEORY,))
+
+
 @pytest.mark.parametrize(
     ("threshold", "text"), [(0.02, "0.02"), (1e-7, "10⁻⁷"), (2.5e-9, "2.5·10⁻⁹"), (10, "10"), (0.1, "0.1"), (1200, "1,200")]
 )
@@ -119,7 +142,10 @@ def test_the_page_in_docs_is_made_from_its_numbers_and_holds_every_claim():
     changed = [f"{id}: {name}" for id, claim in claims.items() for name in texts if verifications[id][name] != getattr(claim, name)]
     changed += [id for id, claim in claims.items() if tuple(verifications[id]["assumptions"]) != claim.assumptions]
     assert changed == [], "a text of a claim was changed: run `make ledger`"
-    assert PAGE.read_text(encoding="utf-8") == ledger(documents, list_theories())
+    changed += [f"{id}: source" for id, claim in claims.items() if verifications[id]["source"] != claim.source.to_json()]
+    assert changed == [], "a source was changed: run `make ledger`"
+    mutants = json.loads(PAGE.with_name("mutants.json").read_text(encoding="utf-8"))
+    assert PAGE.read_text(encoding="utf-8") == ledger(documents, list_theories(), mutants=mutants)
     least = {"quick": 100, "training": 5}
     assert [id for id, one in verifications.items() if len(one["seeds"]) < least[claims[id].cost]] == []
 

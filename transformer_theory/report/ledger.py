@@ -2,7 +2,8 @@
 
 ``python -m transformer_theory.report.ledger RESULT ... PAGE`` writes the page from the verifications of stored results and stores these as
 JSON in the same folder. Without a RESULT it writes the page again from that JSON. The page is valid for Sphinx (MyST) and for plain
-Markdown. Each claim has a heading, so that links can refer to it as ``#theory-name``.
+Markdown. Each claim has a heading, so that links can refer to it as ``#theory-name``. If the folder holds ``mutants.json``, as
+``make mutants`` writes it, the page has its score.
 """
 
 import json
@@ -16,7 +17,7 @@ from typing import Any
 from ..core.claims import Verification
 from ..core.files import write_together
 from ..core.result import Result
-from ..core.sources import Source
+from ..core.sources import Source, Status
 from ..core.theory import Theory
 from .format import duration, number, several, sign
 from .formulas import spans
@@ -26,6 +27,14 @@ Document = dict[str, Any]  # JSON values: {"provenance": record of one result, "
 CORRECTIONS = "errors_in_the_literature.md"
 USUAL = (("converged", True), ("covered", True))  # values of nearly all seeds, omitted from the JSON
 UNDECIDED = ("inconclusive", "not covered")
+MUTANTS = "mutants.json"
+STATUS: dict[Status, str] = {
+    "confirmed": "confirmed in the full text",
+    "second-hand": "second-hand: from a text that cites it",
+    "not found": "number not found: no full text could be read",
+    "": "",
+}
+OWN = "own"  # column of the claims whose source has no status: statements of this library
 _COMMANDS = {  # some Markdown renderers remove the backslash before punctuation, even in formulas: use the command with letters
     r"\|": r"\Vert",
     r"\,": r"\thinspace",
@@ -58,12 +67,13 @@ def _compact(verification: Verification) -> dict[str, Any]:
     return stored
 
 
-def ledger(documents: Sequence[Document], theories: Iterable[Theory]) -> str:
+def ledger(documents: Sequence[Document], theories: Iterable[Theory], *, mutants: Document | None = None) -> str:
     """Returns the whole page.
 
     Args:
         documents: documents of one or several results (:func:`document`); each claim must be verified in at most one of them.
         theories: theories in the order of the page. They provide the headings; their claims without a verification are listed as such.
+        mutants: record of ``make mutants``; None leaves its section out.
     Raises:
         ValueError: a claim was verified in several documents.
     """
@@ -82,6 +92,8 @@ def ledger(documents: Sequence[Document], theories: Iterable[Theory]) -> str:
         origins=list(map(_origin, documents)),
         corrections=CORRECTIONS,
         overview=_overview(records, verified),
+        locators=_locators(records),
+        mutants=mutants and _mutants(mutants, records),
         sections=[
             (
                 theory,
@@ -152,6 +164,39 @@ def _overview(theories: Sequence[Theory], verified: Sequence[Verification]) -> s
     return _markdown(heads, [*lines, ["all", *(str(total[head]) for head in heads[1:])]])
 
 
+def _locators(theories: Sequence[Theory]) -> str:
+    """Returns a table with the number of claims of each theory by the status of their source."""
+    heads = ["theory", *(status or OWN for status in STATUS)]
+    counted = [(theory.title, Counter(claim.source.status or OWN for claim in theory.claims)) for theory in theories]
+    counted.append(("all", sum((counts for _, counts in counted), Counter[str]())))
+    return _markdown(heads, [[title, *(str(counts[head]) for head in heads[1:])] for title, counts in counted])
+
+
+def _mutants(record: Document, theories: Sequence[Theory]) -> dict[str, Any]:
+    """Returns the parts of the section on mutants: scores by theory, mutants that were not detected, and the origin of the numbers."""
+    heads, lines, total = ["theory", "mutants", "equivalent", "detected", "undecided", "undetected", "score"], [], Counter[str]()
+    for theory in theories:
+        counts = Counter(one["outcome"] for one in record["mutants"] if one["theory"] == theory.name)
+        total += counts
+        lines.append([theory.title, *_score(counts)])
+    survivors = [one for one in record["mutants"] if one["outcome"] != "detected"]
+    return {
+        "table": _markdown(heads, [*lines, ["all", *_score(total)]]),
+        "survivors": [
+            f"{one['theory']}, {_prose(one['description'])}: {one['outcome']}{': ' if one['by'] else ''}{_prose(one['by'])}"
+            for one in survivors
+        ],
+        "origin": f"{' · '.join(record['made'])}; seeds {', '.join(map(str, record['seeds']))}; {duration(record['seconds'])}",
+    }
+
+
+def _score(counts: Counter[str]) -> list[str]:
+    """Returns the numbers of one row: all mutants, the outcomes, and the share of detected ones among those that are not equivalent."""
+    different = counts.total() - counts["equivalent"]
+    share = f"{100 * counts['detected'] / different:.0f}\N{NO-BREAK SPACE}%" if different else "–"
+    return [str(counts.total()), *(str(counts[name]) for name in ("equivalent", "detected", "undecided", "undetected")), share]
+
+
 def _table(claims: Sequence[Verification]) -> str:
     """Returns a table with one row per claim: a link to the claim, and its numbers."""
     lines = []
@@ -181,7 +226,8 @@ def _cite(source: Source) -> str:
     place = f", {source.locator}" if source.locator else ""
     target = source.url.removeprefix("https://").removeprefix("arxiv.org/abs/")
     link = f" ([{'arXiv:' if 'arxiv.org' in source.url else ''}{target}]({source.url}))" if source.url else ""
-    return f"{{cite:t}}`{source.key}`{place}{link}"
+    status = f"; {STATUS[source.status]}" if source.status else ""
+    return f"{{cite:t}}`{source.key}`{place}{link}{status}"
 
 
 def _prose(text: str) -> str:
@@ -229,7 +275,9 @@ def main(arguments: Sequence[str]) -> int:
             documents = json.loads(stored.read_text(encoding="utf-8"))
         else:
             raise ValueError(f"{stored} does not exist; name the results that the page is made from")
-        texts = {stored: _lines(documents), page: ledger(documents, list_theories())}
+        score = page.with_name(MUTANTS)
+        mutants = json.loads(score.read_text(encoding="utf-8")) if score.exists() else None
+        texts = {stored: _lines(documents), page: ledger(documents, list_theories(), mutants=mutants)}
         write_together({path: text.encode() for path, text in texts.items()})
     except (ValueError, KeyError, TypeError, OSError) as error:
         print(f"ledger: {error}", file=sys.stderr)

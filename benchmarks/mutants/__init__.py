@@ -4,6 +4,7 @@ A control tests one claim; mutants test the whole ledger. Each mutant changes on
 dropped factor or a flipped sign, and the theory's quick claims are then verified on two seeds. A mutant is *detected* if at least one claim
 is violated, or if a claim cannot be computed at all. An undetected mutant names a missing claim, unless no claim could detect it.
 
+The mutants of a theory are in a file of its name in this folder.
 ``python -m benchmarks.mutants [THEORY ...]`` prints one line per mutant and the score, and stores both as ``docs/mutants.json``, from which
 the page of the claims is made.
 """
@@ -13,16 +14,18 @@ import inspect
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, Literal
 
 from transformer_theory.core.claims import Claim
+from transformer_theory.theories import list_theories
 
 Kind = Literal[
     "dropped factor", "wrong factor", "flipped sign", "missing term", "missing projection", "swapped function", "wrong normaliser"
 ]
 Outcome = Literal["detected", "undecided", "undetected", "equivalent"]
-THEORIES = ("attention_svm", "scan_snap", "joma", "rate_reduction", "crate")
+THEORIES = tuple(theory.name for theory in list_theories() if Path(__file__).with_name(f"{theory.name}.py").exists())
 SEEDS = (0, 1)
 
 

@@ -143,7 +143,7 @@ def test_compare_reads_the_users_file(written, tmp_path):
 
     np.savez(tmp_path / "mine.npz", tokens=np.zeros((4, 3, 2)))
     assert main(["compare", "--data", str(tmp_path / "mine.npz"), "--out", str(tmp_path / "run")]) == 0
-    assert written[0][0].name == "mine"
+    assert written[0][0].name == "mine.npz"
 
 
 def test_compare_refuses_what_exists_before_any_work(written, tmp_path, capsys):

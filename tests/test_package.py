@@ -3,6 +3,8 @@
 import inspect
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +13,7 @@ from transformer_theory.core.claims import Claim, Verification
 from transformer_theory.core.experiment import Experiment
 from transformer_theory.core.sources import entries, software
 from transformer_theory.core.theory import Theory
-from transformer_theory.theories import THEORIES, claim, claims, experiment, list_theories, theory
+from transformer_theory.theories import THEORIES, claim, claims, experiment, list_theories, named, theory
 
 
 def test_the_registry_lists_every_theory():
@@ -39,7 +41,11 @@ def test_every_exported_name_exists_and_is_documented():
 
 
 IMPORTS = (
-    "import transformer_theory.theories.crate as crate; assert crate.THEORY.name == 'crate'",
+    *(f"import transformer_theory.theories.{name} as one; assert one.THEORY.name == {name!r}" for name in THEORIES),
+    *(
+        f"import transformer_theory as tt; tt.{name}; import transformer_theory.theories.{name} as one; assert one is tt.{name}"
+        for name in THEORIES
+    ),
     "from transformer_theory import attention_svm, scan_snap, joma, rate_reduction, crate, metrics, models; assert models.CRATE",
     "from transformer_theory import *; assert len(list_theories()) == NUMBER and callable(compare)",
     "import transformer_theory.cli, transformer_theory.compare; import transformer_theory as tt; assert callable(tt.compare)",
@@ -73,6 +79,14 @@ for code in {IMPORTS!r}:
     assert done.stdout.splitlines() == ["[]", "[]"]
 
 
+def test_the_package_is_typed():
+    """A type checker reads the annotations of an installed package only if it holds py.typed."""
+    root = Path(tt.__file__).parent
+    assert (root / "py.typed").is_file()
+    settings = tomllib.loads((root.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "py.typed" in settings["tool"]["setuptools"]["package-data"]["transformer_theory"]
+
+
 def test_names_find_their_records():
     for record in list_theories():
         assert theory(record.name) is record
@@ -93,11 +107,16 @@ def test_names_find_their_records():
         (lambda: theory("crat"), "'crat'; did you mean 'crate'"),
         (lambda: claim("attention_svm/global-directions"), "did you mean 'attention_svm/global-direction'"),
         (lambda: claims("scansnap"), "'scansnap'; did you mean 'scan_snap'"),
-        (lambda: experiment("zzzzz"), r"'zzzzz'; the nearest of \d+ are: .*; `transformer-theory list` shows all$"),
+        (lambda: experiment("zzzzz"), r"'zzzzz'; none of the \d+ known names is similar; `transformer-theory list` shows them$"),
+        (lambda: named("nosuch"), r"'nosuch'; none of the \d+ known names is similar; `transformer-theory list` shows them$"),
+        (
+            lambda: claim("joma/foo"),
+            r"'joma/foo'; the nearest of \d+ are: (joma/[\w-]+, ){4}joma/[\w-]+; `transformer-theory list` shows all$",
+        ),
         (lambda: experiment("crate"), r"the theory 'crate'; its experiments are crate\.\w+, "),
         (lambda: experiment("attention_svm"), r"(attention_svm\.\w+, ){5}\.\.\. \(\d+\)$"),
-        (lambda: claims("foo"), "'foo'; the nearest of "),
-        (lambda: tt.cite("foo"), "`transformer-theory list` with references.bib shows all$"),
+        (lambda: claims("foo"), "'foo'; none of the "),
+        (lambda: tt.cite("foo"), "none of .* is similar; `transformer-theory list` with references.bib shows them$"),
         (lambda: tt.verify("attention_svm/globaldirection"), "did you mean 'attention_svm/global-direction'"),
         (lambda: tt.verify("crate"), "the theory 'crate'; its claims are crate/"),
         (lambda: tt.cite("rate_reductio"), "did you mean 'rate_reduction'"),

@@ -1,9 +1,11 @@
 """The commands and the Python of the README and the pages: commands exist and take those options, the quick ones run, the Python runs."""
 
 import functools
+import json
 import re
 import shlex
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ import transformer_theory as tt
 from tests.pages import PAGES, ROOT, blocks, ours
 from transformer_theory.cli import main
 from transformer_theory.cli.parsers import parse
+from transformer_theory.core import sources
+from transformer_theory.core.claims import Verification
 from transformer_theory.data import TokenData
 
 QUICK = {"list", "cite", "verify"}  # executed; the others are parsed
@@ -44,6 +48,8 @@ def test_command_exists(line: str, capsys: pytest.CaptureFixture[str]):
         if given[0] in QUICK:
             assert main([*given, *(["--seeds", "1"] if given[0] == "verify" and "--seeds" not in given else [])]) == 0
             assert capsys.readouterr().out.strip()
+    elif program == "python3":
+        assert arguments == ["-m", "venv", ".venv"]
     elif program.endswith("python"):
         assert arguments[:2] == ["-m", "benchmarks"] or (ROOT / arguments[0]).is_file()
     elif program.endswith("pytest"):
@@ -104,6 +110,48 @@ def test_the_table_of_the_readme_is_that_of_the_registry():
         assert theory.question in readme
         assert f"docs/theories/{theory.name}.md" in readme
         assert (ROOT / "docs" / "theories" / f"{theory.name}.md").is_file()
+
+
+def counts() -> str:
+    """What the ledger says, as the README has it."""
+    documents = json.loads((ROOT / "docs" / "claims.json").read_text(encoding="utf-8"))
+    claims = [Verification.from_json(one) for document in documents for one in document["verifications"]]
+    seeds = sorted({len(claim.seeds) for claim in claims})
+    consistent = sum(claim.verdict == "consistent" and claim.consistent == len(claim.seeds) for claim in claims)
+    fail, corrected = sum(claim.control == "fails" for claim in claims), sum(bool(claim.corrects) for claim in claims)
+    status = Counter(claim.source.status for claim in claims)
+    return (
+        f"{len(claims)} claims: {consistent} consistent on every seed, {fail} controls fail on every seed, {corrected} lead to corrections of "
+        f"published results. Cited statements: {status['confirmed']} read in the full text, {status['second-hand']} found at second hand, "
+        f"{status['not found']} not found; {status['']} not looked up, or our own | {f'{seeds[0]} to ' if seeds[1:] else ''}{seeds[-1]} seeds each"
+    )
+
+
+def test_the_counts_of_the_readme_are_those_of_the_ledger():
+    """They stand in one place, so that one line has to be changed when the ledger is made anew."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert readme.count(counts()) == 1, f"README.md must have in its table of measurements: {counts()}"
+    assert len(re.findall(r"\d+ claims|\d+ consistent|\d+ (?:lead to )?corrections?\b|\d+ correct\b", readme)) == 3
+
+
+def test_a_package_index_shows_the_description():
+    """An index has none of the repository's files, so the text must have neither relative links nor pictures of it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    text = project["readme"]["text"]
+    assert project["readme"]["content-type"] == "text/markdown"
+    assert "![" not in text
+    assert all(link.startswith("https://") for link in re.findall(r"\]\(([^)]*)\)", text))
+    assert project["authors"] == [{"name": sources.AUTHORS}]
+
+
+def test_the_readme_says_how_to_install():
+    for page in ("README.md", "docs/start.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert "## Install" in text
+        lines = "\n".join(code for name, code in blocks("bash") if name == page)
+        for line in ("git clone ", "pip install torch --index-url https://download.pytorch.org/whl/cpu\npip install -e .\n"):
+            assert line in lines, page
+        assert all(size in text for size in ("1.4 GB", "2.1 GB", "5.9 GB")), page
 
 
 def test_the_published_sizes_stand_on_the_page():

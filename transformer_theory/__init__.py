@@ -3,6 +3,7 @@
     import transformer_theory as tt
 
     result = tt.compare(tt.data.load("digits"))                # every theory on the same data and the same trained networks
+    tt.figures(result)                                         # a notebook shows result and figures
     print(tt.verify("attention_svm/global-direction"))         # one claim, with a control that must fail
     print(tt.cite("crate"))                                    # BibTeX
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from .core.theory import Theory
     from .data import TokenData
     from .probes import probe, respond
+    from .report.notebook import figures
     from .theories import attention_svm, cite, crate, joma, list_theories, rate_reduction, scan_snap, verify
 
 _FROM = {
@@ -40,6 +42,7 @@ _FROM = {
     "core.theory": ("Theory",),
     "data": ("TokenData",),
     "probes": ("probe", "respond"),
+    "report.notebook": ("figures",),
     "theories": ("cite", "list_theories", "verify"),
 }
 _MODULES = {name: name for name in ("data", "metrics", "models")} | {
@@ -67,6 +70,7 @@ __all__ = [
     "compare",
     "crate",
     "data",
+    "figures",
     "joma",
     "list_theories",
     "metrics",

@@ -1,10 +1,13 @@
 """Files are written atomically; missing permissions are named."""
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from transformer_theory.core.files import check_targets, replacing, write_together
+from transformer_theory.core.files import atomic_directory, check_targets, replacing, write_together
 from transformer_theory.core.measurement import Measurement, Table
 from transformer_theory.core.result import Result
 
@@ -97,3 +100,65 @@ def test_an_unreadable_result_is_not_called_damaged(unchecked, tmp_path, monkeyp
     monkeypatch.setattr(Path, "open", forbidden)
     with pytest.raises(PermissionError, match=r"result cannot be read \(permission denied\); ask its owner, or copy it"):
         Result.load(folder)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from transformer_theory.core.files import atomic_directory, replacing
+
+place, how = Path(sys.argv[1]), sys.argv[2]
+end = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+if how == "file":
+    with replacing(place) as draft:
+        draft.write_text("half")
+        end()
+with atomic_directory(place, overwrite=True) as folder:
+    (folder / "result.json").write_text("{}")
+    if how == "folder":
+        end()
+    rename = Path.rename
+    Path.rename = lambda self, target: (rename(self, target), end())  # between the two renames
+"""
+
+
+def killed(place: Path, how: str) -> list[Path]:
+    """What a process that is killed leaves beside the place."""
+    done = subprocess.run([sys.executable, "-c", KILLED, str(place), how], check=False, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    left = [path for path in place.parent.iterdir() if path.name.startswith(".")]
+    assert len(left) in (1, 2)
+    return left
+
+
+@pytest.mark.parametrize("how", ["file", "folder"])
+def test_the_next_start_removes_what_a_killed_process_left(tmp_path, how):
+    place = tmp_path / "run"
+    killed(place, how)
+    (tmp_path / ".run.of-the-user").write_text("")  # not one of ours
+    if how == "file":
+        with replacing(place) as draft:
+            draft.write_text("whole")
+    else:
+        with atomic_directory(place) as folder:
+            (folder / "result.json").write_text("{}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".run.of-the-user", "run"]
+
+
+def test_a_folder_is_put_back_if_its_replacement_was_killed(tmp_path):
+    place = tmp_path / "run"
+    with atomic_directory(place) as folder:
+        (folder / "result.json").write_text('{"old": 1}')
+    killed(place, "between")
+    assert not place.exists()
+    with pytest.raises(FileExistsError, match="exists already"), atomic_directory(place):
+        pass
+    assert everything(tmp_path) == {"run": None, "run/result.json": '{"old": 1}'}
+
+
+def test_the_draft_of_a_process_that_runs_is_kept(tmp_path):
+    with pytest.raises(FileExistsError, match="changed during the work"), atomic_directory(tmp_path / "run") as first:
+        (first / "a").write_text("")
+        with atomic_directory(tmp_path / "run") as second:
+            (second / "b").write_text("")
+        assert everything(first) == {"a": ""}

@@ -118,7 +118,7 @@ def refused(path, match):
 def test_an_npz_of_ones_own(tmp_path):
     np.savez(tmp_path / "mine.npz", **GOOD)
     train, test = data.images(tmp_path / "mine.npz")
-    assert (train.name, train.names, len(train), len(test)) == ("mine", ("0", "1", "2"), 6, 2)
+    assert (train.name, train.names, len(train), len(test)) == ("mine.npz", ("0", "1", "2"), 6, 2)
     np.savez(tmp_path / "mine.npz", **GOOD, names=np.array(["a", "b", "c"]))
     assert data.images(tmp_path / "mine.npz")[1].names == ("a", "b", "c")
 

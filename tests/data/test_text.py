@@ -120,7 +120,7 @@ def test_files_that_are_not_text_are_refused(tmp_path):
         ("blank.txt", b" \n\t", "got 0"),
         ("one.txt", b"word", "got 1"),
         ("latin.txt", "caf\xe9 noir".encode("latin-1"), "must be text in UTF-8, got byte 0xe9 at 3; convert it"),
-        ("short.txt", b"two words", "short: a text must hold at least 36 words, got 2; choose a longer one"),
+        ("short.txt", b"two words", "short.txt: a text must hold at least 36 words, got 2; choose a longer one"),
         ("same.txt", b"word " * 50, "two different words must follow its 15 windows, got only 'word'"),
         ("binary.txt", b"a\x00b c", "must be plain text, got a NUL byte; convert it"),
         ("page.md", b"some words", "must be an .npz of tokens, a .txt of plain text, a folder of images or an archive of CIFAR, got '.md'"),

@@ -155,7 +155,7 @@ def test_a_file_gives_back_what_was_stored(tmp_path):
     tokens = np.random.default_rng(0).normal(size=(4, 3, 2)).astype(np.float32)
     np.savez(path, tokens=tokens, labels=np.array([0, 1, 1, 0], dtype=np.uint8), ids=np.arange(12).reshape(4, 3), vocab_size=20)
     read = TokenData.from_npz(path)
-    assert read.name == "mine"
+    assert read.name == "mine.npz"  # mine.txt has another name
     assert read.vocab_size == 20
     assert torch.equal(read.tokens, torch.from_numpy(tokens.astype(np.float64)))
     assert read.labels.tolist() == [0, 1, 1, 0]

@@ -83,7 +83,7 @@ def test_bad_input_is_named(unchecked, function):
         (X, y.float(), 1.0, "labels must be integers"),
         (X, torch.full((3, 2), 0.6), 1.0, "sum to 1, got one that is 0.2 off"),
         (X * math.nan, y, 1.0, "finite, got 6 NaN or infinite values of 6"),
-        (X.double() * 1e200, y, 1.0, r"at most 1e\+20.*got inf"),
+        (X.double() * 1e200, y, 1.0, "must be finite, got inf; normalise"),
     ):
         with pytest.raises(ValueError, match=message):
             function(features, labels, eps=eps)
@@ -95,5 +95,5 @@ def test_an_operator_of_an_empty_class_is_refused():
 
 
 def test_a_lost_identity_is_refused():
-    with pytest.raises(ValueError, match=r"at most 1e\+20.*larger eps"):
+    with pytest.raises(ValueError, match=r"at most 1e\+10.*larger eps"):
         coding.rate_reduction_gradient(1e9 * torch.ones(3, 2, dtype=torch.float64), torch.tensor([0, 0, 0]), eps=1e-3)

@@ -95,7 +95,7 @@ X, HALVES = torch.ones(3, 2), torch.full((3, 2), 0.5)
         (lambda: coding.class_coding_rates(X, HALVES.long(), eps=1.0), "got torch.int64"),
         (lambda: coding.class_coding_rates(X, torch.ones(3, 0), eps=1.0), "sum to 1"),
         (lambda: coding.class_coding_rates(X * math.inf, HALVES, eps=1.0), "6 NaN or infinite values of 6"),
-        (lambda: coding.class_coding_rates(X.double() * 1e200, HALVES, eps=1.0), r"at most 1e\+20.*got inf"),
+        (lambda: coding.class_coding_rates(X.double() * 1e200, HALVES, eps=1.0), "must be finite, got inf; normalise"),
     ],
 )
 def test_bad_input_is_named(unchecked, call, message):

@@ -197,6 +197,40 @@ def test_both_derivatives_of_tied_attention_are_those_of_finite_differences(is_c
     assert torch.autograd.gradgradcheck(lambda W: tied_attention(W, scale=0.5, is_causal=is_causal), W)
 
 
+@pytest.mark.parametrize("tokens", [5, PLAIN_TIED_TOKENS + 1])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_directional_derivatives_of_tied_attention_are_those_of_finite_differences(is_causal, tokens):
+    W, V, h = gaussian(2, tokens, 3), gaussian(2, tokens, 3, seed=1), 1e-5
+
+    def attention(W):
+        return tied_attention(W, scale=0.7, is_causal=is_causal)
+
+    values, derivative = torch.func.jvp(attention, (W,), (V,))
+    assert_close(values, attention(W), atol=0, rtol=0)
+    assert_close(derivative, (attention(W + h * V) - attention(W - h * V)) / (2 * h), atol=1e-8, rtol=0)
+    batched = torch.func.vmap(lambda w, v: torch.func.jvp(attention, (w,), (v,))[1])(W, V)
+    assert_close(batched, derivative)
+
+
+def test_forward_mode_differentiates_the_backward_pass():
+    W, V, h = gaussian(1, 4, 3), gaussian(1, 4, 3, seed=1), 1e-5
+
+    def cubes(W):
+        return tied_attention(W, scale=0.7).pow(3).sum()
+
+    def gradient(W):
+        leaf = W.clone().requires_grad_()
+        return torch.autograd.grad(cubes(leaf), leaf)[0]
+
+    expected = (gradient(W + h * V) - gradient(W - h * V)) / (2 * h)
+    hessian = torch.func.hessian(cubes)(W).flatten(3).flatten(0, 2)
+    assert_close((hessian @ V.flatten()).view_as(W), expected, atol=1e-7, rtol=0)
+    with torch.autograd.forward_ad.dual_level():  # without create_graph the saved weights are constants
+        leaf = torch.autograd.forward_ad.make_dual(W.clone().requires_grad_(), V)
+        (dual,) = torch.autograd.grad(cubes(leaf), leaf)
+        assert_close(torch.autograd.forward_ad.unpack_dual(dual).tangent, expected, atol=1e-7, rtol=0)
+
+
 def test_tied_attention_works_under_vmap_and_grad():
     W = gaussian(4, 5, 3)
     each = torch.func.vmap(torch.func.grad(lambda W: tied_attention(W, scale=0.5).square().sum()))(W)

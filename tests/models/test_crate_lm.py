@@ -18,6 +18,7 @@ ATTENTION = {
     "paper": partial(block.CausalPaperAttention, context=12),
     "exact": partial(block.CausalExactAttention, context=12),
     "token statistics": block.CausalTokenStatisticsAttention,
+    "released token statistics": partial(block.CausalReleasedTokenStatisticsAttention, context=12),
 }
 
 
@@ -192,7 +193,15 @@ def test_inputs_that_do_not_fit_are_named(unchecked):
         model(torch.zeros(1, 3))
     with pytest.raises(ValueError, match="n >= 2"):
         model.loss(torch.zeros(1, 1, dtype=torch.long))
-    with pytest.raises(ValueError, match="count must be >= 0 and temperature positive and finite, got 3 and 0"):
+    for count, error, message in ((-1, ValueError, "at least 0, got -1"), (2.5, TypeError, r"an integer, got float 2\.5")):
+        with pytest.raises(error, match=f"count must be {message}"):
+            model.generate(torch.zeros(1, 1, dtype=torch.long), count, generator=torch.Generator())
+    for context in (2.5, "5"):
+        with pytest.raises(TypeError, match="context must be an integer, got"):
+            block.CausalExactAttention(16, heads=2, head_dim=8, context=context)
+    with pytest.raises(ValueError, match="ids must lie in"):
+        model.generate(torch.tensor([[9]]), 1, generator=torch.Generator())
+    with pytest.raises(ValueError, match=r"temperature must be positive and finite, got 0\.0"):
         model.generate(torch.zeros(1, 1, dtype=torch.long), 3, generator=torch.Generator(), temperature=0.0)
     with pytest.raises(ValueError, match="vocabulary must be at least 1, got 0"):
         built(vocabulary=0)
@@ -213,3 +222,71 @@ def test_a_block_that_needs_a_context_gets_that_of_the_model(unchecked):
     assert built(attention=orthonormal).transformer.layers[0][0].fn.context == 12
     with pytest.raises(ValueError, match=r"attention must make a block when called as .* got 'exact'"):
         built(attention="exact")
+
+
+# generation from stored tokens
+
+
+@pytest.mark.parametrize("sparsify", [block.Ista, block.OvercompleteIsta])
+@pytest.mark.parametrize("attention", ATTENTION)
+def test_new_tokens_after_stored_ones_are_those_of_the_whole_sequence(attention, sparsify):
+    model = built(attention=ATTENTION[attention], sparsify=sparsify).double()
+    if attention == "released token statistics":
+        for layer in model.transformer.layers:
+            torch.nn.init.normal_(layer[0].fn.denom_bias, generator=torch.Generator().manual_seed(3))
+    ids = torch.randint(7, (3, 12), generator=torch.Generator().manual_seed(1))
+    past = None
+    with torch.no_grad():
+        logits = model(ids)
+        for n in (3, 4, 5, 9, 12):  # one new token, and several at once
+            last, past = model._extend(ids[:, :n], past)
+            assert_close(last, logits[:, n - 1], atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("attention", ATTENTION)
+def test_stored_tokens_change_no_sample(attention, monkeypatch):
+    model = built(attention=ATTENTION[attention]).double()
+    prompt = torch.randint(7, (2, 3), generator=torch.Generator().manual_seed(1))
+
+    def generated():
+        return model.generate(prompt, 14, generator=torch.Generator().manual_seed(2))  # 17 tokens: beyond the context of 12
+
+    stored = generated()
+    monkeypatch.setattr(model, "_extend", lambda *_: pytest.fail("tokens were stored"))
+    with pytest.raises(pytest.fail.Exception):
+        generated()
+    monkeypatch.setattr(model.transformer, "extensible", lambda: False)
+    assert torch.equal(stored, generated())
+
+
+def test_networks_whose_blocks_cannot_store_or_that_have_hooks_are_passed_as_a_whole():
+    class Halved(block.CausalReleasedAttention):  # inherits an ``extend`` that does not belong to its forward
+        def forward(self, tokens):
+            return 0.5 * super().forward(tokens)
+
+    assert built().transformer.extensible()
+    assert not built(attention=Halved).transformer.extensible()
+    model, calls = built(), []
+    prompt = torch.zeros(1, 2, dtype=torch.long)
+    model.transformer.layers[1].register_forward_hook(lambda *_: calls.append(1))
+    model.generate(prompt, 4, generator=torch.Generator())
+    assert len(calls) == 4
+
+
+def test_a_block_with_a_smaller_context_refuses_the_same_sequences():
+    for kind in (block.CausalExactAttention, block.CausalPaperAttention, block.CausalReleasedTokenStatisticsAttention):
+        model = built(attention=partial(kind, context=5))
+        prompt = torch.zeros(1, 3, dtype=torch.long)
+        assert model.generate(prompt, 3, generator=torch.Generator()).shape == (1, 6)
+        with pytest.raises(ValueError, match="context must count at least the tokens of a sequence, 6, got 5"):
+            model.generate(prompt, 4, generator=torch.Generator())
+
+
+def test_a_stored_token_costs_one_pass_over_one_token():
+    model = built()
+    lengths = []
+    for half in model.transformer.layers[0]:
+        original = half.norm.forward
+        half.norm.forward = lambda tokens, original=original: (lengths.append(tokens.shape[1]), original(tokens))[1]
+    model.generate(torch.zeros(1, 3, dtype=torch.long), 5, generator=torch.Generator())
+    assert lengths[::2] == [3, 1, 1, 1, 1]

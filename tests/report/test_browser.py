@@ -74,8 +74,13 @@ def test_columns_sort_up_and_down_and_keep_the_order_of_equals(browser, page):
     assert status(browser) == "4 claims, sorted by claim, ascending"
     press(browser, "verdict")  # those that need a look first
     assert browser.run(SHOWN) == ["local selection", "relative gain", "global direction", "non negative"]
-    for name in ("theory", "seeds", "threshold", "control", "source"):
+    for name in ("theory", "seeds", "threshold", "source"):
         assert press(browser, name) == "ascending"
+    for way, sign in (("ascending", 1), ("descending", -1)):  # by the number that the column shows, not by its words
+        assert press(browser, "control") == way
+        controls = browser.run(f"return {ROWS}.map((row) => Number(row.querySelector('[data-label=control]').dataset.key))")
+        assert len(set(controls)) > 1
+        assert controls == sorted(controls, key=lambda value: sign * value)
 
 
 def test_filters_work_together_and_are_cleared_and_sent(browser, page):
@@ -208,6 +213,33 @@ def test_only_boxes_that_scroll_are_tab_stops(browser, page, width):
     assert wrong == 0
     formulas = browser.run("return [...document.querySelectorAll('math')].filter((one) => one.tabIndex === 0).length")
     assert formulas == 0 or width == 360
+
+
+FOCUSED = """
+const one = document.activeElement;
+return [one === document.body, one.tagName, one.matches(":is(a, button, input, select, summary)") || one.tabIndex === 0];
+"""
+
+
+def test_the_tab_key_reaches_the_end(browser, page):
+    """Every stop is a control, or a box that scrolls; in a window of this width no formula is one."""
+    browser.show(page)
+    browser.run("document.body.tabIndex = -1; document.body.focus(); document.body.removeAttribute('tabindex')")
+    controls = browser.run("return document.querySelectorAll('a[href], button, input, select, summary, [tabindex=\"0\"]').length")
+    names = []
+    for _ in range(controls + 1):
+        for kind in ("keyDown", "keyUp"):
+            event = {"type": kind, "key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9}
+            browser.driver.execute_cdp_cmd("Input.dispatchKeyEvent", event)
+        at_end, name, focusable = browser.run(FOCUSED)
+        if at_end:
+            break
+        assert focusable
+        names.append(name)
+    else:
+        raise AssertionError(f"{controls + 1} tabs did not reach the end of the page")
+    assert len(names) > 20
+    assert "math" not in names
 
 
 @pytest.mark.parametrize(("dark", "width"), [(False, 1200), (True, 360)], ids=["light", "dark on a phone"])

@@ -1,11 +1,14 @@
-"""The command ``list``: prints all names, or describes a theory, a claim or an experiment. Names fit into 80 columns."""
+"""The command ``list``: prints all names with one line each, or describes a theory, a claim or an experiment. Names fit into 80 columns.
+
+Formulas are printed in Unicode (:mod:`~transformer_theory.report.unicode_math`); the page and ``docs/claims.md`` typeset them.
+"""
 
 import argparse
 from collections.abc import Iterable
 
-from rich.columns import Columns
 from rich.console import Group
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from ..core import experiment
@@ -13,6 +16,7 @@ from ..core.claims import Claim
 from ..core.experiment import Experiment
 from ..core.sources import Source
 from ..core.theory import Theory
+from ..report.unicode_math import plain
 from .terminal import console
 
 
@@ -29,20 +33,25 @@ def list_theories(options: argparse.Namespace) -> int:
 
 
 def catalogue(theories: Iterable[Theory]) -> Group:
-    """Formats the theories: name and question, and the names of claims and experiments in as many columns as fit."""
+    """Formats the theories: name and question, and one line per claim and experiment. A text that is too long ends in an ellipsis."""
     parts = []
     for theory in theories:
         parts += [Text(theory.name, style="bold"), Padding(Text(theory.question), (0, 0, 0, 2))]
-        for title, names in (("claims", [c.id for c in theory.claims]), ("experiments", [kind.name for kind in theory.experiments])):
-            if names:
-                columns = Columns([Text(name) for name in names], column_first=True, equal=True, padding=(0, 2))
-                parts += [Padding(Text(title, style="dim"), (0, 0, 0, 2)), Padding(columns, (0, 0, 0, 4))]
+        claims = [(claim.id, claim.statement) for claim in theory.claims]
+        for title, lines in (("claims", claims), ("experiments", [(kind.name, summary(kind)) for kind in theory.experiments])):
+            if lines:
+                table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+                table.add_column(no_wrap=True, min_width=max(len(name) for name, _ in lines))
+                table.add_column(style="dim")
+                for name, text in lines:
+                    table.add_row(name, Text(plain(text), no_wrap=True, overflow="ellipsis"))
+                parts += [Padding(Text(title, style="dim"), (0, 0, 0, 2)), Padding(table, (0, 0, 0, 4))]
         parts.append(Text())
     return Group(*parts[:-1])
 
 
 def describe(record: Theory | Claim | type[Experiment]) -> Group:
-    """Formats the description of a theory, a claim or an experiment. Formulas are LaTeX between dollar signs."""
+    """Formats the description of a theory, a claim or an experiment."""
     sources: tuple[Source, ...]
     if isinstance(record, Theory):
         parts = [_item(record.name, record.question), _wrapped(record.statement), Text("assumptions", style="dim")]
@@ -73,4 +82,4 @@ def _item(name: str, text: str) -> Group:
 
 
 def _wrapped(text: str) -> Padding:
-    return Padding(Text(text), (0, 0, 0, 2))
+    return Padding(Text(plain(text)), (0, 0, 0, 2))

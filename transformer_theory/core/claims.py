@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import torch
 
+from . import display
 from .errors import NotConverged
 from .measurement import Measurement, Null, Op, VerdictName, judge
 from .sources import Source
@@ -120,6 +121,12 @@ class Claim:
             raise ValueError(f"the id of a claim must be theory/name, got {self.id!r}")
         if not self.measures:
             raise ValueError(f"the claim {self.id} must name the number that it compares with the threshold (measures)")
+
+    def __repr__(self) -> str:
+        return f"Claim({self.id!r}, measures={self.measures!r})"
+
+    def _repr_html_(self) -> str:
+        return display.claim_html(self)
 
     @property
     def theory(self) -> str:
@@ -318,6 +325,12 @@ class Verification:
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"a stored verification must hold a claim and its seeds, got another record ({error})") from error
+
+    def __repr__(self) -> str:
+        return f"Verification({self})"
+
+    def _repr_html_(self) -> str:
+        return display.verification_html(self)
 
     def __str__(self) -> str:
         low, high = self.interval

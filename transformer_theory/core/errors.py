@@ -59,6 +59,8 @@ def nearest(name: str, names: Iterable[str], *, shown_by: str = "") -> str:
     known = same_theory or names
     if len(known) <= LIST_ALL:
         return f"; there are: {', '.join(known)}"
+    if not same_theory and shown_by:  # names that are not similar would be noise
+        return f"; none of the {len(known)} known names is similar; {shown_by} shows them"
     first = ", ".join(nearest_first(name, known)[:LIST_FIRST])
     return f"; the nearest of {len(known)} are: {first}{f'; {shown_by} shows all' if shown_by else ''}"
 

@@ -8,9 +8,9 @@ import contextlib
 import hashlib
 import json
 import os
+import platform
 import secrets
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises:
         OSError: the folder does not exist or cannot be written to.
     """
+    _clear_leftovers(path)
     draft = _hidden_sibling(path)
     try:
         yield draft
@@ -79,11 +80,12 @@ def write_together(files: Mapping[Path, bytes]) -> None:
             for folder in reversed([folder for folder in place.parents if not folder.exists()]):
                 folder.mkdir()
                 new_folders.append(folder)
+            _clear_leftovers(place)
             drafts[place] = _hidden_sibling(place)
             drafts[place].write_bytes(data)
         for path in files:
             place = _place(path)
-            backups[place] = backup = _hidden_sibling(place) if os.path.lexists(place) else None
+            backups[place] = backup = _hidden_backup(place) if os.path.lexists(place) else None
             if backup is not None:
                 shutil.copy2(place, backup, follow_symlinks=False)  # copied, not moved: a reader finds a file at every moment
             drafts[place].replace(place)
@@ -119,14 +121,61 @@ def _place(path: Path) -> Path:
 
 
 def _hidden_sibling(path: Path) -> Path:
-    """Returns a new hidden name in the same folder, hence on the same file system, within which a rename is atomic."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    """Returns a new hidden name in the same folder, hence on the same file system, within which a rename is atomic.
+
+    The name holds the machine and the number of the process, so that a later process can tell whether its owner still runs.
+    """
+    return path.with_name(f"{_prefix(path)}{os.getpid()}.{secrets.token_hex(4)}")
+
+
+def _hidden_backup(path: Path) -> Path:
+    """Returns a new hidden name for a copy of an old file. A later process does not remove it, since it may be the only copy."""
+    return path.with_name(f".{path.name}.old.{secrets.token_hex(4)}")
+
+
+def _prefix(path: Path) -> str:
+    """Returns the beginning of the hidden names that this machine makes for a path."""
+    return f".{path.name}.{platform.node() or 'local'}-"
+
+
+def _clear_leftovers(path: Path) -> None:
+    """Removes the hidden drafts of a path whose process was killed; if it was killed between two renames, puts the old folder back."""
+    try:
+        names = [name for name in os.listdir(path.parent) if name.startswith(_prefix(path))]
+    except OSError:  # the folder does not exist, or must not be read
+        return
+    for leftover in (path.parent / name for name in names):
+        owner, _, key = leftover.name.removeprefix(_prefix(path)).partition(".")
+        if not owner.isdigit() or not key or _runs(int(owner)):
+            continue
+        with contextlib.suppress(OSError):
+            if (leftover / REPLACED).exists() and not os.path.lexists(path):
+                (leftover / REPLACED).rename(path)
+        with contextlib.suppress(OSError):
+            shutil.rmtree(leftover) if leftover.is_dir() and not leftover.is_symlink() else leftover.unlink()
+
+
+def _runs(process: int) -> bool:
+    """Returns whether a process of this machine runs. In doubt it does, so that nothing that is in use is removed."""
+    if os.name != "posix":  # elsewhere os.kill would end the process
+        return True
+    try:
+        os.kill(process, 0)  # signal 0 only checks that the process exists
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+REPLACED = "replaced"  # name of the old folder inside its hidden folder, while a new one takes its place
 
 
 class atomic_directory:  # noqa: N801 - used as a function: ``with atomic_directory(out) as folder``
     """A directory that appears complete or not at all: the block writes into a hidden folder, which is renamed when the block ends.
 
-    Missing parents are created at entry. If the block raises an exception, they and the hidden folder are removed.
+    Missing parents are created at entry. If the block raises an exception, they and the hidden folder are removed. The hidden folder of a
+    process that was killed is removed when the same directory is written again.
 
     Raises (at entry, before any work):
         FileExistsError: the target exists, and ``overwrite`` is False or it is not a stored result.
@@ -141,14 +190,15 @@ class atomic_directory:  # noqa: N801 - used as a function: ``with atomic_direct
 
     def __enter__(self) -> Path:
         try:
+            _clear_leftovers(self.target)
             exists = os.path.lexists(self.target)
             if exists and not self.overwrite:
                 raise FileExistsError(f"{self.label} exists already; choose another --out, or pass --overwrite to replace it")
             if exists and not self._is_result_or_empty():
                 raise FileExistsError(f"{self.label} is not a stored result, so it is not overwritten; choose another --out")
             self._make_parents()
-            self.folder = Path(tempfile.mkdtemp(prefix=f".{self.target.name}.", dir=self.target.parent))
-            self.folder.chmod(0o755)  # mkdtemp gives access to the owner only
+            self.folder = _hidden_sibling(self.target)
+            self.folder.mkdir()
         except OSError as error:
             self._remove_parents()
             if isinstance(error, FileExistsError) and error.errno is None:  # raised above, not by the operating system
@@ -180,8 +230,9 @@ class atomic_directory:  # noqa: N801 - used as a function: ``with atomic_direct
         try:
             if self.overwrite and os.path.lexists(self.target):
                 # A folder cannot be renamed over another one, so the old one moves away first.
-                old_folder = Path(tempfile.mkdtemp(prefix=f".{self.target.name}.old.", dir=self.target.parent))
-                self.target.rename(old_folder / "replaced")
+                old_folder = _hidden_sibling(self.target)
+                old_folder.mkdir()
+                self.target.rename(old_folder / REPLACED)
                 self.folder.rename(self.target)
                 shutil.rmtree(old_folder, ignore_errors=True)
             else:

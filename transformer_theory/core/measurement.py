@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import numpy as np
 
+from . import display
 from .sources import Source
 
 if TYPE_CHECKING:
@@ -83,6 +84,9 @@ class Null:
 
     def __post_init__(self):
         object.__setattr__(self, "draws", tuple(float(draw) for draw in self.draws if draw is not None and math.isfinite(draw)))
+
+    def __repr__(self) -> str:
+        return f"Null({self.kind!r}, {len(self.draws)} draws, median {self.median:.4g})"
 
     @property
     def low(self) -> float:
@@ -208,6 +212,9 @@ class Measurement:
         if self.scope is None:
             set_field(self, "scope", DEFAULT_SCOPE.get(self.kind, "these data"))
 
+    def __repr__(self) -> str:
+        return display.fields_text(self)
+
     def to_json(self) -> dict[str, Any]:
         """Returns the row as JSON values, without the columns that have their default values."""
         row: dict[str, Any] = {}
@@ -303,6 +310,9 @@ class Table(Sequence[Measurement]):
     def __repr__(self) -> str:
         return f"Table({len(self)} measurements)"
 
+    def _repr_html_(self) -> str:
+        return display.table_html(self)
+
     def select(self, **equal: Any) -> "Table":
         """Returns the rows whose columns have the given values: ``table.select(theory="crate", step=(0, 10))``.
 
@@ -343,23 +353,9 @@ class Table(Sequence[Measurement]):
 
         A null becomes five columns (kind, number of draws, low, median, high) and an interval two (low, high).
         """
-        import pandas
+        from .frames import frame
 
-        frame = pandas.DataFrame([{name: getattr(row, name) for name in COLUMNS} for row in self._rows], columns=list(COLUMNS))
-        nulls = [row.null for row in self._rows]
-        position = list(frame.columns).index("null")
-        frame = frame.drop(columns="null")
-        for offset, name in enumerate(("kind", "draws", "low", "median", "high")):
-            values = [None if null is None else len(null.draws) if name == "draws" else getattr(null, name) for null in nulls]
-            column = pandas.Series(values, index=frame.index, dtype=None if name == "kind" else float)
-            frame.insert(position + offset, f"null_{name}", column)
-        low, high = zip(*((row.interval or (None, None)) for row in self._rows)) if self._rows else ((), ())
-        position = list(frame.columns).index("interval")
-        frame = frame.drop(columns="interval")
-        frame.insert(position, "interval_low", pandas.Series(low, index=frame.index, dtype=float))
-        frame.insert(position + 1, "interval_high", pandas.Series(high, index=frame.index, dtype=float))
-        frame["source"] = [None if row.source is None else str(row.source) for row in self._rows]
-        return frame
+        return frame(self._rows, COLUMNS)
 
     def summary(self) -> "Table":
         """Averages the table over seeds: mean, 95 % interval over seeds (Student's t), and the null of the mean (:meth:`Null.mean_of`).

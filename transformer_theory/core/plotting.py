@@ -19,6 +19,7 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -124,6 +125,20 @@ def shades(count: int) -> list[str]:
     return [to_hex(tint) for tint in colormaps["viridis"](np.linspace(0, 0.78, count))]  # lighter colours would be invisible on white
 
 
+@cache
+def _figure_class() -> "type[Figure]":
+    """Returns matplotlib's figure with a method that lets a notebook show it without ``%matplotlib inline``."""
+    from matplotlib.figure import Figure
+
+    class NotebookFigure(Figure):
+        """A figure that a notebook shows as SVG."""
+
+        def _repr_svg_(self) -> str:
+            return svg(self)
+
+    return NotebookFigure
+
+
 def axes(rows: int = 1, cols: int = 1, width: float | int = 7.0, height: float | int = 2.8) -> "tuple[Figure, np.ndarray]":
     """Creates a figure with ``rows * cols`` panels in the style of this module.
 
@@ -137,10 +152,8 @@ def axes(rows: int = 1, cols: int = 1, width: float | int = 7.0, height: float |
     """
     if rows < 1 or cols < 1:
         raise ValueError(f"rows and cols must be at least 1, got {rows} and {cols}")
-    from matplotlib.figure import Figure
-
     with style():
-        figure = Figure(figsize=(width, height), layout="constrained")
+        figure = _figure_class()(figsize=(width, height), layout="constrained")
         return figure, np.asarray(figure.subplots(rows, cols, squeeze=False)).ravel()
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from . import files
+from . import display, files
 from .claims import Verification
 from .measurement import Measurement, Table
 from .sources import Source
@@ -62,6 +62,9 @@ class Result:
 
     def __repr__(self) -> str:
         return f"Result({self.name!r}, rows={len(self.table)}, arrays={len(self.arrays)}, verifications={len(self.verifications)})"
+
+    def _repr_html_(self) -> str:
+        return display.result_html(self)
 
     def select(self, **equal) -> Table:
         """Returns the rows whose columns have the given values; a tuple lists alternatives, as in :meth:`.Table.select`."""

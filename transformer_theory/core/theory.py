@@ -4,11 +4,12 @@ Each section of the report omits the theories that lack the corresponding part.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from . import display
 from .claims import Claim
 from .experiment import Experiment
 from .ladder import Ladder
@@ -122,9 +123,15 @@ class Theory:
     claims: tuple[Claim, ...]
     ladder: Ladder | None = None
     experiments: tuple[type[Experiment], ...] = ()
-    on_data: OnData | None = field(default=None, repr=False)
-    in_networks: InNetworks | None = field(default=None, repr=False)
+    on_data: OnData | None = None
+    in_networks: InNetworks | None = None
     objectives: tuple[type, ...] = ()
+
+    def __repr__(self) -> str:
+        return display.theory_text(self)
+
+    def _repr_html_(self) -> str:
+        return display.theory_html(self)
 
     def __post_init__(self):
         for claim in self.claims:

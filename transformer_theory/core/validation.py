@@ -126,7 +126,7 @@ def as_float64(name: str, value: Any) -> Tensor:
         TypeError: the value has another type, or holds complex numbers or booleans.
         ValueError: the value holds integers above 2^53, which float64 does not represent exactly, or the lists are ragged.
     """
-    tensor = _as_tensor(name, value)
+    tensor = as_tensor(name, value)
     if tensor.dtype == torch.bool or tensor.is_complex():
         raise TypeError(f"{name} must hold real numbers, got {tensor.dtype}")
     if not tensor.is_floating_point() and tensor.numel() and int(tensor.abs().max()) > 2**53:
@@ -140,7 +140,7 @@ def as_int64(name: str, value: Any) -> Tensor:
     Raises:
         TypeError: the value has another type, or holds numbers that are not integers.
     """
-    tensor = _as_tensor(name, value)
+    tensor = as_tensor(name, value)
     if tensor.dtype == torch.bool or tensor.is_complex() or tensor.is_floating_point():
         raise TypeError(f"{name} must hold integers, got {tensor.dtype}; convert with .long()")
     return tensor.to(torch.int64)
@@ -148,13 +148,31 @@ def as_int64(name: str, value: Any) -> Tensor:
 
 def as_float(name: str, value: Any) -> Tensor:
     """Converts a value to a float32 or float64 tensor ``[...]``. Half precision becomes float32, integers become float64."""
-    tensor = _as_tensor(name, value)
+    tensor = as_tensor(name, value)
     if tensor.dtype in (torch.float32, torch.float64):
         return tensor
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else as_float64(name, tensor)
 
 
-def _as_tensor(name: str, value: Any) -> Tensor:
+def as_real(name: str, value: Any) -> Tensor:
+    """Converts a value to a tensor ``[...]`` of real numbers. Floating-point numbers keep their precision, integers become float64."""
+    tensor = as_tensor(name, value)
+    return tensor if tensor.is_floating_point() else as_float64(name, tensor)
+
+
+def as_mask(name: str, value: Any) -> Tensor:
+    """Converts a tensor, a numpy array or nested lists of booleans to a boolean tensor ``[...]``.
+
+    Raises:
+        TypeError: the value holds other numbers.
+    """
+    tensor = as_tensor(name, value)
+    if tensor.dtype != torch.bool:
+        raise TypeError(f"{name} must hold booleans, got {tensor.dtype}; compare the numbers with 0, or convert with .bool()")
+    return tensor
+
+
+def as_tensor(name: str, value: Any) -> Tensor:
     """Converts a value to a tensor without changing its dtype, unless torch lacks it; errors contain ``name``."""
     if isinstance(value, Tensor):
         return value
@@ -176,14 +194,21 @@ def _native(array: np.ndarray) -> np.ndarray:
 
 
 def converted(
-    *, float64: tuple[str, ...] = (), floats: tuple[str, ...] = (), int64: tuple[str, ...] = ()
+    *,
+    float64: tuple[str, ...] = (),
+    floats: tuple[str, ...] = (),
+    int64: tuple[str, ...] = (),
+    reals: tuple[str, ...] = (),
+    masks: tuple[str, ...] = (),
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Returns a decorator that converts the named arguments by :func:`as_float64`, :func:`as_float` and :func:`as_int64`.
+    """Returns a decorator that converts the named arguments.
+
+    The conversions are :func:`as_float64`, :func:`as_float`, :func:`as_int64`, :func:`as_real` and :func:`as_mask`.
 
     An argument that is None stays None.
 
     Args:
-        float64, floats, int64: names of the arguments to convert.
+        float64, floats, int64, reals, masks: names of the arguments to convert.
     Raises:
         TypeError: the function lacks one of the arguments.
 
@@ -193,7 +218,8 @@ def converted(
     >>> double(np.ones(2, dtype="float32"))
     tensor([2., 2.], dtype=torch.float64)
     """
-    conversions = dict.fromkeys(float64, as_float64) | dict.fromkeys(floats, as_float) | dict.fromkeys(int64, as_int64)
+    conversions: dict[str, Callable[[str, Any], Tensor]] = dict.fromkeys(float64, as_float64) | dict.fromkeys(floats, as_float)
+    conversions |= dict.fromkeys(int64, as_int64) | dict.fromkeys(reals, as_real) | dict.fromkeys(masks, as_mask)
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         names = list(inspect.signature(function).parameters)

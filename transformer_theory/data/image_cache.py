@@ -30,7 +30,7 @@ def read_npz(path: Path) -> Pair:
         ValueError: the file cannot be read, lacks an array, or holds an invalid one; the message names the file.
     """
     try:
-        return _pair(_read_arrays(path), path.stem)
+        return _pair(_read_arrays(path), path.name)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 

@@ -10,7 +10,7 @@ Source: :cite:t:`paszke2019pytorch` (its text library for the rules, its word-la
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -119,7 +119,7 @@ class Text:
         """
         words = read_words(path)
         vocabulary = Vocabulary.of(words, size=size)
-        return cls(vocabulary.numbers(words), vocabulary, Path(path).stem)
+        return cls(vocabulary.numbers(words), vocabulary, Path(path).name)
 
     def like(self, path: str | Path) -> "Text":
         """Reads another file with the vocabulary of this text, to evaluate a model that was trained on this text.
@@ -127,7 +127,7 @@ class Text:
         Raises:
             ValueError: the file cannot be read as text (see :func:`read_words`).
         """
-        return Text(self.vocabulary.numbers(read_words(path)), self.vocabulary, Path(path).stem)
+        return Text(self.vocabulary.numbers(read_words(path)), self.vocabulary, Path(path).name)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -225,4 +225,4 @@ def unit_vectors(count: int, dim: int, *, generator: torch.Generator) -> Float[T
 
 def harbour() -> TokenData:
     """Returns the tokens of the text that is shipped with the library, a few pages about a harbour; see :meth:`Text.sequences`."""
-    return Text.read(SHIPPED).sequences()
+    return replace(Text.read(SHIPPED), name=SHIPPED.stem).sequences()

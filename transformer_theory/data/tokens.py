@@ -201,7 +201,7 @@ class TokenData:
         if unknown := [name for name in arrays if name not in known]:
             raise ValueError(f"{path}: rename or leave out the unknown array {unknown[0]!r}{nearest(unknown[0], known)}")
         try:
-            return cls._from_arrays(arrays, path.stem)
+            return cls._from_arrays(arrays, path.name)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 

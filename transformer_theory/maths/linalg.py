@@ -7,20 +7,22 @@ differentiable wherever the mathematical function is.
 :math:`s\|X\|^2 \cdot 6\cdot 10^{-8}`; the result can be wrong by more than half without warning. Here
 :math:`\log\det(I + sX^\top X)` is computed from the Cholesky factor of the *smaller* Gram matrix, which costs less and has positive pivots.
 (The determinants agree by Sylvester's identity :math:`\det(I_d + sX^\top X) = \det(I_n + sXX^\top)`.) Float64 is used whenever float32
-could not hold three digits. A Gram matrix squares the singular values of X; if its rounding would reach a millionth of the identity, the
-singular values are computed from X itself.
+could not hold three digits. Rounding of the Gram matrix that would reach a millionth of the identity is refused.
 """
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Inexact, Int
 from torch import Tensor
+
+from ..core.validation import converted
 
 # Largest s ||X||^2 for which I + s X^T X is computed
 LARGEST_FLOAT32_CONDITION = 1e4  # float32 keeps three digits of each logarithm: its rounding unit is 6e-8
 LARGEST_GRAM_CONDITION = 1e10  # a float64 Gram matrix has an error of a millionth of the identity: the rounding unit is 1e-16
-LARGEST_CONDITION = 1e20  # the singular values of X are then at most 1e10, and their error is again a millionth
+LOGDET_ATOL = 1e-6  # largest accepted rounding error of a log-determinant beyond that, nats
 
 
+@converted(reals=("X",))
 def logdet_identity_plus(X: Float[Tensor, "*batch n d"], scale: float | Float[Tensor, "..."]) -> Float[Tensor, "*batch"]:
     r"""Computes ``log det(I + scale X^T X)`` from the smaller of the two Gram matrices, with its gradient in closed form.
 
@@ -29,8 +31,8 @@ def logdet_identity_plus(X: Float[Tensor, "*batch n d"], scale: float | Float[Te
     matrices of different heights may be padded to one batch.
 
     Precision: half precision is promoted to float32, and float32 to float64 if ``scale ||X||_F^2`` exceeds 1e4; autocast is switched off.
-    Above 1e10 the Gram matrix would lose digits if X has less than full rank, so singular values of X replace it. They are slower, but
-    each logarithm is accurate to a millionth up to 1e20.
+    Above 1e10 the Gram matrix may lose the identity, and the value is returned only if its error is below a millionth
+    (:func:`require_resolved`). That is the case if the smaller Gram matrix has no small eigenvalues, so X must have full rank.
 
     Args:
         X: one vector per row, ``[*batch, n, d]``.
@@ -38,8 +40,8 @@ def logdet_identity_plus(X: Float[Tensor, "*batch n d"], scale: float | Float[Te
     Returns:
         ``[*batch]`` in the dtype of X, nats, >= 0.
     Raises:
-        ValueError: X holds NaN or infinite values, the scale is negative or NaN, or ``scale ||X||_F^2`` exceeds 1e20, beyond which the
-            identity is lost to rounding.
+        ValueError: X holds NaN or infinite values, the scale is negative or NaN, or ``scale ||X||_F^2`` exceeds 1e10 and X has less than
+            full rank, so that the identity is lost to rounding.
     """
     if X.ndim < 2:
         raise ValueError(f"X must have shape [*batch, n, d], got {list(X.shape)}")
@@ -49,11 +51,11 @@ def logdet_identity_plus(X: Float[Tensor, "*batch n d"], scale: float | Float[Te
         wide = X.to(dtype)
         with torch.no_grad():
             largest = (s * torch.linalg.vector_norm(wide, dim=(-2, -1)).square()).amax() if s.numel() else s.sum()
-        if not bool(largest <= LARGEST_CONDITION) or bool((s < 0).any()):
+        if not bool(torch.isfinite(largest)) or bool((s < 0).any()):
             _raise_for(X, s, float(largest))
         if dtype == torch.float32 and bool(largest > LARGEST_FLOAT32_CONDITION):
             wide, s = wide.double(), s.double()
-        return _LogdetIdentityPlus.apply(wide, s, bool(largest <= LARGEST_GRAM_CONDITION)).to(X.dtype)  # pyright: ignore[reportReturnType, reportOptionalMemberAccess]
+        return _LogdetIdentityPlus.apply(wide, s, bool(largest > LARGEST_GRAM_CONDITION)).to(X.dtype)  # pyright: ignore[reportReturnType, reportOptionalMemberAccess]
 
 
 def _raise_for(X: Tensor, s: Tensor, largest: float) -> None:
@@ -65,8 +67,39 @@ def _raise_for(X: Tensor, s: Tensor, largest: float) -> None:
     if not bool((s >= 0).all()):
         invalid = float(s[~(s >= 0)][0])
         raise ValueError(f"scale must be a number >= 0, got {invalid:g}")
-    raise ValueError(
-        f"scale * ||X||^2 must be at most {LARGEST_CONDITION:g}, beyond which adding the identity is lost to rounding, got {largest:.1e}; "
+    raise _lost(largest)
+
+
+def require_resolved(matrix: Inexact[Tensor, "*batch m m"], factor: Inexact[Tensor, "*batch m m"], failed: Int[Tensor, "*batch"]) -> None:
+    r"""Refuses :math:`I + sG` if rounding of the Gram matrix G changes its log-determinant by more than a millionth.
+
+    Up to a trace of 1e10 the rounding is below a millionth of the identity. Beyond, an error E of sG changes the log-determinant by
+    :math:`\mathrm{tr}((I + sG)^{-1}E)`, which is at most the norm of E times the trace of the inverse over the rows of G that are not
+    zero (rows of zeros have no rounding error). The bound is small if G has full rank.
+
+    Args:
+        matrix: :math:`I + sG`, ``[*batch, m, m]``, real symmetric or Hermitian.
+        factor: its Cholesky factor, ``[*batch, m, m]``.
+        failed: 0 where the factorisation succeeded, ``[*batch]``, as ``torch.linalg.cholesky_ex`` returns it.
+    Raises:
+        ValueError: a factorisation failed, or the bound exceeds a millionth.
+    """
+    diagonal = matrix.diagonal(dim1=-2, dim2=-1).real
+    largest = (diagonal - 1).sum(-1)
+    if not bool(failed.any()) and bool((largest <= LARGEST_GRAM_CONDITION).all()):
+        return
+    if not bool(failed.any()):
+        inverse = torch.cholesky_inverse(factor).diagonal(dim1=-2, dim2=-1).real
+        error = torch.finfo(largest.dtype).eps * largest * torch.where(diagonal > 1, inverse, 0).sum(-1)
+        if bool((error <= LOGDET_ATOL).all()):
+            return
+    raise _lost(float(largest.max()))
+
+
+def _lost(largest: float) -> ValueError:
+    return ValueError(
+        f"vectors of less than full rank must have a scaled squared norm s ||X||^2 = d ||X||^2 / (n eps^2) of at most "
+        f"{LARGEST_GRAM_CONDITION:g}, beyond which adding the identity is lost to rounding, got {largest:.1e}; "
         "normalise the vectors, or lower the scale (take a larger eps)"
     )
 
@@ -76,50 +109,26 @@ class _LogdetIdentityPlus(torch.autograd.Function):
     product of X and the resolvent."""
 
     @staticmethod
-    def forward(ctx, X: Tensor, s: Tensor, from_gram: bool) -> Tensor:
-        ctx.from_gram = from_gram
-        if not from_gram:
-            value, resolvent = _logdet_and_resolvent(X, s)
-            ctx.save_for_backward(X, s, resolvent)
-            return value
+    def forward(ctx, X: Tensor, s: Tensor, is_large: bool) -> Tensor:
         # Store the factor for the backward pass: computing the inverse from it costs a third of a new factorisation.
-        factor = torch.linalg.cholesky(_identity_plus(X, s))
+        matrix = _identity_plus(X, s)
+        if is_large:
+            factor, failed = torch.linalg.cholesky_ex(matrix)
+            require_resolved(matrix, factor, failed)
+        else:
+            factor = torch.linalg.cholesky(matrix)
         ctx.save_for_backward(X, s, factor)
         return 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     @staticmethod
     def backward(ctx, grad: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        X, s, saved = ctx.saved_tensors
+        X, s, factor = ctx.saved_tensors
         # With create_graph=True the gradient is differentiated again. Autograd treats the saved tensors as constants, so recompute the
         # resolvent as a function of X.
-        if torch.is_grad_enabled():
-            resolvent = _on_smaller_side(torch.linalg.inv(_identity_plus(X, s)), X) if ctx.from_gram else _by_augmented_system(X, s)
-        else:
-            resolvent = _on_smaller_side(torch.cholesky_inverse(saved), X) if ctx.from_gram else saved
+        inverse = torch.linalg.inv(_identity_plus(X, s)) if torch.is_grad_enabled() else torch.cholesky_inverse(factor)
+        resolvent = _on_smaller_side(inverse, X)
         to_s = grad * (resolvent * X).sum((-2, -1)) if ctx.needs_input_grad[1] else None
         return (2 * grad * s)[..., None, None] * resolvent, to_s, None
-
-
-def _logdet_and_resolvent(
-    X: Float[Tensor, "*batch n d"], scale: Float[Tensor, "*batch"]
-) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch n d"]]:
-    r"""Computes ``log det(I + s X^T X)`` and the resolvent :math:`X(I + sX^\top X)^{-1}` from the singular values of X.
-
-    The resolvent is :math:`\sum_i \frac{\sigma_i}{1 + s\sigma_i^2} u_i v_i^\top`.
-
-    Args:
-        X: vectors, ``[*batch, n, d]`` float64.
-        scale: s >= 0, ``[*batch]``.
-    Returns:
-        The log-determinants in nats, ``[*batch]``, and the resolvents, ``[*batch, n, d]``, without a graph.
-    """
-    with torch.no_grad():
-        left, singular, right = torch.linalg.svd(X, full_matrices=False)
-        # Singular values below the rounding error of the largest count as zero. The factor of u v^T is largest, 1 / (2 sqrt s), for
-        # singular values near 1 / sqrt s, so it would turn rounding errors of that size into directions of the gradient.
-        singular = torch.where(singular > max(X.shape[-2:]) * torch.finfo(X.dtype).eps * singular[..., :1], singular, 0)
-        squares = scale[..., None] * singular.square()
-        return squares.log1p().sum(-1), (left * (singular / (1 + squares))[..., None, :]) @ right
 
 
 def smaller_gram(X: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch m m"]:
@@ -141,18 +150,7 @@ def _on_smaller_side(inverse: Tensor, X: Tensor) -> Tensor:
     return inverse @ X if X.shape[-2] <= X.shape[-1] else X @ inverse
 
 
-def _by_augmented_system(X: Tensor, s: Tensor) -> Tensor:
-    r"""Computes the resolvent of an ill-conditioned X differentiably, from a linear system with :math:`A = \sqrt s X`."""
-    # [I, A; A^T, -I] has the singular values sqrt(1 + s sigma^2), so its solution loses half as many digits as a solve with I + A^T A. The
-    # upper right block of its inverse is A (I + A^T A)^-1.
-    n, d = X.shape[-2:]
-    root = s.clamp(min=torch.finfo(s.dtype).tiny).sqrt()[..., None, None]
-    A = root * X
-    rows, columns = (torch.eye(size, dtype=X.dtype, device=X.device).expand(*X.shape[:-2], size, size) for size in (n, d))
-    system = torch.cat([torch.cat([rows, A], -1), torch.cat([A.mT, -columns], -1)], -2)
-    return torch.linalg.solve(system, torch.cat([torch.zeros_like(A), columns], -2))[..., :n, :] / root
-
-
+@converted(reals=("A", "B"))
 def cosine(A: Float[Tensor, "..."], B: Float[Tensor, "..."], *, dim: int | tuple[int, ...] | None = None) -> Float[Tensor, "..."]:
     r"""Computes the cosine of the angle between two tensors of one shape, treated as vectors (for matrices: Frobenius inner product).
 
@@ -181,6 +179,7 @@ def cosine(A: Float[Tensor, "..."], B: Float[Tensor, "..."], *, dim: int | tuple
     return (plus - minus) / (plus + minus)
 
 
+@converted(floats=("A",))
 def orthonormalise(A: Float[Tensor, "*batch d p"]) -> Float[Tensor, "*batch d p"]:
     """Computes an orthonormal basis of the column space by QR. The diagonal of R is positive, so the basis is unique and continuous in A.
 
@@ -202,6 +201,7 @@ def orthonormalise(A: Float[Tensor, "*batch d p"]) -> Float[Tensor, "*batch d p"
     return Q * diagonal.sign()[..., None, :]
 
 
+@converted(floats=("A",))
 def stable_rank(A: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
     r"""Computes the stable rank :math:`\|A\|_F^2 / \|A\|_2^2` (:cite:t:`rudelson2007sampling`), between 1 and the rank.
 
@@ -218,6 +218,7 @@ def stable_rank(A: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
     return (s / s[..., :1]).square().sum(-1)
 
 
+@converted(floats=("A",))
 def effective_rank(A: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
     r"""Computes the effective rank :math:`\exp H(p)` (:cite:t:`roy2007effective`), between 1 and the rank.
 
@@ -234,6 +235,7 @@ def effective_rank(A: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
     return torch.special.entr(s / s.sum(-1, keepdim=True)).sum(-1).exp()
 
 
+@converted(floats=("A",))
 def numerical_rank(A: Float[Tensor, "*batch m n"], *, tolerance: float) -> Int[Tensor, "*batch"]:
     """Counts the singular values above ``tolerance`` times the largest; 0 for a zero matrix.
 
@@ -264,6 +266,7 @@ def _singular_values(A: Tensor, *, zero_allowed: bool = False) -> Tensor:
     return s
 
 
+@converted(floats=("A", "B"))
 def principal_angles(A: Float[Tensor, "*batch d p"], B: Float[Tensor, "*batch d q"]) -> Float[Tensor, "*batch r"]:
     r"""Computes the ``r = min(p, q)`` principal angles between the column spaces, in ascending order (:cite:t:`bjorck1973numerical`).
 

@@ -19,11 +19,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ..core.validation import converted
+
 Weights = Float[Tensor, "*batch queries keys"]
 Rows = Float[Tensor, "*batch queries"]
 Mask = Bool[Tensor, "..."]
 
 
+@converted(reals=("weights",))
 def entropy(weights: Weights) -> Rows:
     r"""Computes the Shannon entropy of each row, :math:`-\sum_t a_t \log a_t` with :math:`0 \log 0 = 0`.
 
@@ -38,6 +41,7 @@ def entropy(weights: Weights) -> Rows:
     return torch.special.entr(weights.clamp(min=0)).sum(-1)
 
 
+@converted(reals=("weights", "entropies"), masks=("allowed",))
 def sharpness(weights: Weights, *, allowed: Mask | None = None, entropies: Rows | None = None) -> Rows:
     r"""Computes :math:`1 - H(a) / \log T`: 0 for uniform attention, 1 for all weight on one key. T counts the allowed keys of the row.
 
@@ -62,6 +66,7 @@ def sharpness(weights: Weights, *, allowed: Mask | None = None, entropies: Rows 
     return torch.where(keys > 1, 1 - H / keys.clamp(min=2).log(), 0.0).clamp(0, 1)
 
 
+@converted(reals=("weights",))
 def top1_mass(weights: Weights) -> Rows:
     r"""Returns the largest weight of each row, :math:`\max_t a_t`.
 
@@ -76,6 +81,7 @@ def top1_mass(weights: Weights) -> Rows:
     return weights.amax(-1)
 
 
+@converted(reals=("weights",))
 def effective_support(weights: Weights) -> Rows:
     r"""Computes :math:`e^{H(a)}`, the number of keys over which a uniform distribution would have the same entropy.
 
@@ -93,6 +99,7 @@ def effective_support(weights: Weights) -> Rows:
     return entropy(weights).exp()
 
 
+@converted(reals=("scores",), masks=("allowed",))
 def hard_max_gap(scores: Weights, *, allowed: Mask | None = None) -> Rows:
     r"""Computes the gap of each row of scores, largest minus second largest: :math:`g = s_{(1)} - s_{(2)} \ge 0`.
 
@@ -119,6 +126,7 @@ def hard_max_gap(scores: Weights, *, allowed: Mask | None = None) -> Rows:
     return first - second
 
 
+@converted(reals=("weights",))
 def sink_mass(weights: Weights, *, position: int | None = None) -> Float[Tensor, "*batch"]:
     r"""Computes the mean weight on one key: ``position``, or the key with the largest mean, :math:`\max_t \frac1Q \sum_q a_{qt}`.
 
@@ -143,6 +151,7 @@ def sink_mass(weights: Weights, *, position: int | None = None) -> Float[Tensor,
     return mean[..., position]
 
 
+@converted(reals=("weights",))
 def diagonal_mass(weights: Weights) -> Float[Tensor, "*batch"]:
     r"""Computes the mean weight of a token on itself, :math:`\frac1T \sum_q a_{qq}`.
 
@@ -159,6 +168,7 @@ def diagonal_mass(weights: Weights) -> Float[Tensor, "*batch"]:
     return weights.diagonal(dim1=-2, dim2=-1).mean(-1)
 
 
+@converted(reals=("spread",))
 def entropy_lower_bound(spread: Float[Tensor, "*batch"], *, keys: int) -> Float[Tensor, "*batch"]:
     r"""Computes the smallest entropy that softmax attention can have if its scores have a given spread.
 
@@ -188,6 +198,7 @@ def entropy_lower_bound(spread: Float[Tensor, "*batch"], *, keys: int) -> Float[
     return torch.log1p(rest) + torch.where(rest > 0, gap, 0.0) * rest / (1 + rest)
 
 
+@converted(reals=("maps",))
 def rollout(maps: Float[Tensor, "layers heads tokens tokens"]) -> Float[Tensor, "tokens tokens"]:
     r"""Computes the share of each input token in each token of the last layer, if attention and residual stream contribute equally.
 

@@ -1,16 +1,17 @@
 """Complete networks, their attention (:mod:`.attention`), and functions that load and save their weights (:mod:`.weights`).
 
-The networks are a ViT, a causal word decoder, the residual network used with rate reduction, and the CRATE family: classifier, CRATE-alpha,
+The networks are a ViT, a causal word decoder, the residual networks used with rate reduction, and the CRATE family: classifier, CRATE-alpha,
 masked autoencoder and language model, with the names and sizes of the released networks. CRATE blocks are in :mod:`.crate`.
 """
 
 from .crate.alpha import crate_alpha, crate_alpha_base, crate_alpha_from_published, crate_alpha_large
+from .crate.finetuning import at_resolution, with_head, with_pooling
 from .crate.language_model import CRATELanguageModel, tie_head
 from .crate.masked_autoencoder import CRATEMAE, crate_mae_base, crate_mae_small, crate_mae_tiny, random_mask
 from .crate.network import CRATE, crate_base, crate_large, crate_small, crate_tiny
 from .decoder import Decoder
 from .embedding import build
-from .resnet import ResNet18
+from .resnet import ResNet18, ResNet18Control, ResNet18STL
 from .vit import ViT
 from .weights import load_weights, save_weights, unwrap
 
@@ -20,7 +21,10 @@ __all__ = [
     "CRATELanguageModel",
     "Decoder",
     "ResNet18",
+    "ResNet18Control",
+    "ResNet18STL",
     "ViT",
+    "at_resolution",
     "build",
     "crate_alpha",
     "crate_alpha_base",
@@ -38,4 +42,6 @@ __all__ = [
     "save_weights",
     "tie_head",
     "unwrap",
+    "with_head",
+    "with_pooling",
 ]

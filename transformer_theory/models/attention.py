@@ -10,7 +10,7 @@ r"""Softmax attention: scores, masks, weights, parametrisations of the scores, a
   matrix W), :class:`Factored` (W_K and W_Q), :class:`Tied` (one basis for both, as in CRATE); :func:`token_scores`.
 * Kernels, equal to :func:`attend` up to rounding: :func:`softmax_attention`, and :func:`tied_attention`, which uses one matrix as queries,
   keys and values. A ``torch.overrides.TorchFunctionMode``, such as a probe, intercepts calls of these two functions, whichever torch kernel
-  they use.
+  they use. :func:`continued_attention` computes the rows of new tokens after stored ones.
 
 Shapes: tokens ``[*batch, tokens, dim]``; queries ``[*batch, q, p]``, keys ``[*batch, k, p]``, values ``[*batch, k, v]``;
 scores and weights ``[*batch, q, k]``. Heads are one of the batch dimensions: ``[batch, heads, tokens, head_dim]``.
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function, has_torch_function_unary
 
@@ -215,6 +216,8 @@ def softmax_attention(
 def tied_attention(coords: Coordinates, *, scale: float, is_causal: bool = False) -> Coordinates:
     r"""Computes :math:`\mathrm{softmax}(\text{scale}\, W W^\top) W`, ``[*batch, n, p]``, in the dtype of W; twice differentiable.
 
+    Derivatives exist in reverse mode, in forward mode and in both together, as in ``torch.func.hessian``.
+
     With P the weights and O = P W the output,
 
     .. math::
@@ -239,6 +242,29 @@ def tied_attention(coords: Coordinates, *, scale: float, is_causal: bool = False
         return _TiedAttention.apply(flat, scale, is_causal)[0].view(coords.shape)  # pyright: ignore[reportOptionalSubscript]
 
 
+def continued_attention(
+    coords: Float[Tensor, "*batch m p"], past: Float[Tensor, "*batch t p"], *, scale: float
+) -> tuple[Float[Tensor, "*batch m p"], Float[Tensor, "*batch n p"]]:
+    r"""Computes causal tied attention of tokens that follow past ones, whose coordinates are stored.
+
+    The result equals the last rows of :func:`tied_attention` of all tokens with ``is_causal=True``, up to rounding.
+
+    Args:
+        coords: W of the new tokens, ``[*batch, m, p]``.
+        past: W of the tokens before them, ``[*batch, t, p]``; t may be 0.
+        scale: s, factor of the scores.
+    Returns:
+        The output of the new tokens, ``[*batch, m, p]``, and W of all tokens, ``[*batch, n, p]`` with n = t + m.
+    """
+    if not past.shape[-2]:
+        return tied_attention(coords, scale=scale, is_causal=True), coords
+    everything = torch.cat([past, coords], dim=-2)
+    m, n = coords.shape[-2], everything.shape[-2]
+    # New token j is token n - m + j of the sequence and sees all tokens up to itself; a single new token sees everything.
+    mask = None if m == 1 else torch.ones(m, n, dtype=torch.bool, device=coords.device).tril(n - m)
+    return softmax(dot_scores(coords, everything, scale=scale), mask) @ everything, everything
+
+
 def _tied_weights(W: Tensor, scale: float, is_causal: bool) -> Tensor:
     # baddbmm computes beta * first + alpha * product, so beta = 0 ignores the first argument. Scaling inside the product saves a pass over
     # the scores.
@@ -261,12 +287,23 @@ class _TiedAttention(torch.autograd.Function):
         W, ctx.scale, ctx.is_causal = inputs
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(W, output[1])
+        ctx.save_for_forward(W, output[1])
+
+    @staticmethod
+    def jvp(ctx, dW: Tensor, *_):  # pyright: ignore[reportIncompatibleMethodOverride]
+        W, P = ctx.saved_tensors
+        # dS = s (dW W^T + W dW^T); the softmax maps it to P * (dS - rowsum(P * dS)).
+        half = dW @ W.mT
+        dS = ctx.scale * (half + half.mT)
+        dP = P * (dS - (P * dS).sum(-1, keepdim=True))
+        return dP @ W + P @ dW, None
 
     @staticmethod
     def backward(ctx, dO: Tensor, _):  # pyright: ignore[reportIncompatibleMethodOverride]
         W, P = ctx.saved_tensors
-        # With create_graph=True the gradient is differentiated again. Autograd treats the saved P as a constant, so recompute P from W.
-        if torch.is_grad_enabled():
+        # With create_graph=True, or in forward mode, the gradient is differentiated again. Autograd treats the saved P as a constant, so
+        # recompute P from W.
+        if torch.is_grad_enabled() or forward_ad.unpack_dual(W).tangent is not None:
             P = _tied_weights(W, ctx.scale, ctx.is_causal)
         dO = dO.contiguous()
         dS = torch.ops.aten._softmax_backward_data(dO @ W.mT, P, -1, P.dtype)

@@ -16,6 +16,7 @@ from torch import Tensor, distributed, nn
 from ..core.measurement import Measurement, Table
 from ..core.metric import ActivationKind, Activations, Metric
 from ..core.result import Result, json_line, provenance
+from ..core.validation import as_tensor
 from .forward_pass import ForwardPass, NoAttention
 from .modules import first_tensor, is_shared, original_of
 from .redirect import Redirect, inside_vmap
@@ -63,8 +64,8 @@ class Probe:
     """A context manager that observes forward passes, see :func:`probe`. A forward pass is a call of the model's ``method``.
 
     Attributes:
-        labels: class of each sequence of the *next* forward pass, ``[batch]``. Set it before each pass. None: the argument ``labels=`` of
-            the model is used if it is one integer per sequence, as in ``transformers``.
+        labels: class of each sequence of the *next* forward pass, a tensor or array ``[batch]``. Set it before each pass. None: the
+            argument ``labels=`` of the model is used if it is one integer per sequence, as in ``transformers``.
         targets: targets of the outputs of the *next* forward pass, ``[batch, ...]``, for metrics of the outputs.
         rows: all rows so far; with a file, the rows of the last measurement.
         shared: whether a measurement covers the data of all processes; True for a model that is wrapped for parallel training.
@@ -93,8 +94,8 @@ class Probe:
         self.model, self.metrics, self.layers, self.every, self.max_samples = model, _checked(metrics), layers, every, max_samples
         self.shared = is_shared(model)
         self.name = type(original_of(model)).__name__ if name is None else name
-        self.labels: Int[Tensor, " batch"] | None = None
-        self.targets: Tensor | None = None
+        self.labels: Int[Tensor, " batch"] | np.ndarray | None = None
+        self.targets: Tensor | np.ndarray | None = None
         self._targets: Tensor | None = None
         self.step: int | None = None
         self.rows: list[Measurement] = []
@@ -218,6 +219,8 @@ class Probe:
         self.labels = self.targets = self.step = None
         if not self._together and index % self.every:
             return original(*args, **kwargs)
+        labels = None if labels is None else as_tensor("labels", labels)
+        self._targets = None if self._targets is None else as_tensor("targets", self._targets)
         inputs = first_tensor(args, kwargs)
         if labels is None and inputs is not None and _per_sequence(kwargs.get("labels"), len(inputs)):
             labels = kwargs["labels"]

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from ..core.metric import Metric
 from ..core.result import Result, provenance
 from ..core.statistics import nulls_of, place_of
 from ..core.theory import Theory
-from ..core.validation import integers
+from ..core.validation import as_tensor, integers
 from .evaluation import evaluation, forward, logits_of
 from .probing import probe
 
@@ -27,10 +28,10 @@ VALUE, NULL, TARGETS, REFERENCE = "value", "null", "targets", "reference"
 
 def respond(
     model: nn.Module,
-    inputs: Tensor | Mapping[str, Any],
+    inputs: Any,
     metrics: Sequence[Metric],
     *,
-    targets: Tensor | None = None,
+    targets: Any = None,
     null_kind: str = "other inputs",
     batch_size: int = 64,
     name: str | None = None,
@@ -43,8 +44,8 @@ def respond(
     Args:
         model: network that takes float tokens ``[n, seq, dim]``, images ``[n, c, h, w]`` or ids ``[n, seq]``. A model of ``transformers``
             receives the inputs as the keyword argument that its ``main_input_name`` names.
-        inputs: inputs ``[n, ...]``, or ``{"value": inputs, "null": null_inputs}``. The chance level is measured on the null inputs: one
-            tensor ``[n, ...]`` or, for several draws of the null, a sequence of them.
+        inputs: inputs, a tensor or numpy array ``[n, ...]``, or ``{"value": inputs, "null": null_inputs}``. The chance level is measured on
+            the null inputs: one tensor or array ``[n, ...]`` or, for several draws of the null, a sequence of them.
         metrics: metrics to compute; they are reset first.
         targets: targets of the outputs, ``[n, ...]``: classes, next ids, or the outputs for other inputs. Metrics receive them as
             :attr:`.Activations.targets`; integers ``[n]`` also serve as labels.
@@ -64,8 +65,10 @@ def respond(
         raise ValueError(f'inputs must be a tensor or {{"value": ..., "null": ...}}, got the keys {names}')
     integers(batch_size=batch_size)
     nulls = parts.get(NULL, ())
-    nulls = [nulls] if isinstance(nulls, Tensor) else list(nulls)
-    for each in (parts[VALUE], *nulls):
+    nulls = [nulls] if isinstance(nulls, Tensor | np.ndarray) else list(nulls)
+    values, *nulls = (as_tensor("inputs", each) for each in (parts[VALUE], *nulls))
+    targets = None if targets is None else as_tensor("targets", targets)
+    for each in (values, *nulls):
         if not len(each) or (targets is not None and len(targets) != len(each)):
             raise ValueError(
                 f"inputs and targets must have one entry per sequence, got {len(each)} and {'no' if targets is None else len(targets)}"
@@ -73,8 +76,8 @@ def respond(
     title = type(model).__name__ if name is None else name
     run = {"targets": targets, "batch_size": batch_size, "name": title, "layers": layers}
     chance = [_measured(model, each, metrics, **run) for each in nulls]
-    rows = _measured(model, parts[VALUE], metrics, **run)
-    settings = {"model": title, "layers": layers, "sequences": len(parts[VALUE]), "null_kind": null_kind if nulls else ""}
+    rows = _measured(model, values, metrics, **run)
+    settings = {"model": title, "layers": layers, "sequences": len(values), "null_kind": null_kind if nulls else ""}
     draws = nulls_of(chance, null_kind)
     table = Table(replace(row, null=draws.get(place_of(row), row.null)) for row in rows)
     return Result("respond", settings, table, {}, (), (), provenance())

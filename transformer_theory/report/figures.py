@@ -89,7 +89,7 @@ def pictures(aggregate: Aggregate) -> list[Picture]:
     all_pictures = []
     for index, (result, stem) in enumerate(zip(aggregate.results, stems)):
         suffix = result_label(index) if stems.count(stem) > 1 else ""
-        for picture in _of_result(result, aggregate.theories):
+        for picture in of_result(result, aggregate.theories):
             name = "-".join(filter(None, (stem, suffix.lower(), picture.name)))
             title = f"{data_name(result)}{f' ({suffix})' if suffix else ''}: {picture.title}"
             all_pictures.append(replace(picture, name=name, title=title, result=index))
@@ -136,7 +136,8 @@ def _svg_and_pdf(picture: Picture) -> tuple[bytes, bytes] | None:
         return vector, pdf(figure)
 
 
-def _of_result(result: Result, theories: Sequence[Theory]) -> Iterator[Picture]:
+def of_result(result: Result, theories: Sequence[Theory]) -> Iterator[Picture]:
+    """Yields the figures of one result, with names that do not contain the name of the data; that of an experiment has none."""
     if result.name == COMPARE:
         yield from _of_comparison(result, theories)
     elif result.name == TRAIN:

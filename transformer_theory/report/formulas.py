@@ -46,7 +46,7 @@ def mathml(text: str) -> Markup:
         elif kind == "code":
             parts.append(Markup("<code>{}</code>").format(part))
         else:
-            parts.append(_formula(part, kind == "block"))
+            parts.append(formula(part, kind == "block"))
     return Markup("").join(parts)
 
 
@@ -57,7 +57,7 @@ def paragraphs(text: str) -> Markup:
 
 
 @cache
-def _formula(latex: str, block: bool) -> Markup:
+def formula(latex: str, block: bool = False) -> Markup:
     """Converts a formula to MathML; if latex2mathml cannot convert it, returns the LaTeX in ``<code>``.
 
     Commands that latex2mathml does not support are replaced first.

@@ -1,6 +1,5 @@
 """Tables for a terminal with at least 80 columns. Names are never cut, so that they can be copied."""
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,8 +10,8 @@ from ..core.sources import Source
 from ..core.theory import Theory
 from . import format, tables
 from .aggregate import NETWORK, aggregate
-from .formulas import spans
 from .table_model import Cell, Note, Plain, Strong, StrongNote, Verdict, pieces
+from .unicode_math import plain
 
 if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
@@ -87,11 +86,6 @@ def verdict(name: str) -> "Text":
 
     group, symbol = format.verdict_style(name) if name else ("none", "")
     return Text(f"{symbol} {name}" if name else "", style=_STYLES[group])
-
-
-def plain(text: str) -> str:
-    """Removes the dollars, braces and backslashes of the formulas in a text."""
-    return "".join(part if kind in ("text", "code") else re.sub(r"[\\{}]", "", part) for kind, part in spans(text))
 
 
 def verifications(claims: Sequence[Verification], console: "Console") -> "Table":

@@ -208,8 +208,10 @@ def test_a_run_that_is_stopped_saved_and_continued_is_the_same_to_the_bit(sizes,
     assert [p.name for p in tmp_path.iterdir()] == ["run.npz"]
 
 
-def test_factors_are_saved_and_continued_to_the_bit_too(tmp_path, generator):
-    instance = problem()
+@pytest.mark.parametrize("sizes", [(4, 5, 6), (3, 5, 9)], ids=["Q", "coordinates of Q"])
+@pytest.mark.parametrize("trials", [None, 3])
+def test_factors_are_saved_and_continued_to_the_bit_too(sizes, trials, tmp_path, generator):
+    instance = problem(*sizes, trials=trials)
     begin = dynamics.random_factors(instance, generator=generator, width=2)
     whole = dynamics.normalised_descent(instance, begin, steps=90, penalty=EPS)
     dynamics.save(dynamics.normalised_descent(instance, begin, steps=40, penalty=EPS), tmp_path / "run.npz")
@@ -217,6 +219,40 @@ def test_factors_are_saved_and_continued_to_the_bit_too(tmp_path, generator):
     assert isinstance(end, dynamics.Factors)
     assert torch.equal(end.K, whole.K)
     assert torch.equal(end.Q, whole.Q)
+
+
+def test_factors_that_somebody_moved_are_continued_from_their_values(generator):
+    instance = problem(3, 5, 9)
+    end = dynamics.normalised_descent(instance, dynamics.random_factors(instance, generator=generator), steps=20)
+    assert end.carried is not None
+    moved = replace(end, Q=end.Q + 1)
+    fresh = dynamics.Factors(end.K, end.Q + 1, end.step)
+    assert torch.equal(*(dynamics.normalised_descent(instance, state, steps=5).Q for state in (moved, fresh)))
+
+
+@pytest.mark.parametrize("kind", ["weights", "penalised", "factors"])
+def test_parts_of_the_trials_take_the_steps_of_all(kind, monkeypatch, tmp_path, generator):
+    """Parts only keep the data in the cache: 2 x 3 trials in three parts or more, saved and continued, against one part."""
+    drawn = problem(3, 5, 9, trials=6)
+    instance = Instance(*(v.reshape(2, 3, *v.shape[1:]) for v in (drawn.tokens, drawn.query, drawn.scores)))
+    begin = (dynamics.random_factors if kind == "factors" else dynamics.random_start)(instance, generator=generator)
+    descend = partial(dynamics.normalised_descent, instance, penalty=0.0 if kind == "weights" else 1e-3)
+    whole = descend(begin, steps=60)
+    monkeypatch.setattr(spaces, "STEP_CACHE", 300)
+    assert len(spaces.parts(Gradient(instance, dynamics.LOGISTIC), begin, 0.0)) > 2
+    dynamics.save(descend(begin, steps=25), tmp_path / "run.npz")
+    continued, at_once = descend(dynamics.load(tmp_path / "run.npz"), steps=35), descend(begin, steps=60)
+    assert at_once.W.shape == whole.W.shape
+    assert torch.equal(continued.W, at_once.W)
+    assert_close(at_once.W, whole.W, rtol=0, atol=1e-10)
+
+
+def test_many_trials_run_in_parts():
+    """At n = T = 10, d = 50 a step on 100 trials reads 9 MB, more than the cache holds."""
+    instance = problem(10, 10, 50, trials=100)
+    factors = dynamics.random_factors(instance, generator=torch.Generator().manual_seed(0))
+    sizes = [len(data.tokens) for data, _ in spaces.parts(Gradient(instance, dynamics.LOGISTIC), factors, EPS)]
+    assert sizes == [50, 50]
 
 
 def test_a_state_continued_on_other_data_starts_from_its_w(generator):

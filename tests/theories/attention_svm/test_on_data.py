@@ -97,6 +97,7 @@ def test_narrow_tokens_are_mostly_infeasible(unchecked):
     row, arrays = selectable(labelled(seq=16, dim=3))
     assert arrays["attention_svm/feasible_share"][-1] == 0
     assert row.verdict == "not covered"
+    assert (row.predicted, row.op, row.threshold) == (None, None, None)  # "at least zero" would be no prediction of a count
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,9 @@ def test_series_and_gradient_agree_where_the_radius_is_small():
     assert_close(by_series, crate.rate_gradient(tokens, bases, eps=0.5), atol=1e-14, rtol=1e-12)
 
 
-def test_bad_input_is_named():
-    with pytest.raises(ValueError, match="got -1 and 1"):
-        crate.neumann_error(-1)
+def test_bad_input_is_named(unchecked):
+    for radius in (-1, float("nan")):
+        with pytest.raises(ValueError, match=f"radius must be a finite number >= 0, got {radius}"):
+            crate.neumann_error(radius)
+    with pytest.raises(TypeError, match=r"terms must be an integer, got float 1\.5"):
+        crate.neumann_error(0.5, terms=1.5)

@@ -1,5 +1,7 @@
 """What the claims assume and measure. The contract tests and the ledger check that they hold and that their controls fail."""
 
+import math
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -38,6 +40,24 @@ def test_long_tokens_of_unequal_length_lower_the_rate_in_the_tied_residual_form(
     for c in (0.05, 0.1, 0.25, 1.0):
         after = crate.released_step(one, bases, c * bases.mT)
         assert subspace_coding_rate(after, bases, eps=0.1) > subspace_coding_rate(one, bases, eps=0.1)
+
+
+def test_one_token_and_two_lines_that_are_not_orthogonal_lower_the_rate_in_the_tied_residual_form():
+    """Why `crate/released-sign` assumes mutually orthogonal subspaces. Two lines at 60 degrees, coordinates w of a token: with c = 1 they
+    become 2 w_1 + w_2 / 2 and 2 w_2 + w_1 / 2, so (1, -4) / sqrt(28) becomes (0, -7.5) / sqrt(28) and one of two rates vanishes."""
+    token = torch.tensor([[1.0, -3 * 3**0.5]], dtype=torch.float64) / 28**0.5
+    bases = torch.tensor([[[1.0], [0.0]], [[0.5], [3**0.5 / 2]]], dtype=torch.float64)
+    assert crate.incoherence(bases) == pytest.approx(0.5)
+    after = crate.released_step(token, bases, bases.mT)
+    assert_close((after @ bases).flatten(), torch.tensor([0.0, -7.5], dtype=torch.float64) / 28**0.5)
+    rates = [float(subspace_coding_rate(tokens, bases, eps=0.05)) for tokens in (token, after)]
+    beta = 400  # 1 / eps^2
+    assert rates == pytest.approx([math.log((1 + beta / 28) * (1 + 16 * beta / 28)) / 2, math.log(1 + 56.25 * beta / 28) / 2])
+    assert rates[1] < 0.83 * rates[0]  # 3.35 after 4.08 nats
+    orthogonal = torch.eye(2, dtype=torch.float64)[:, :, None]
+    assert subspace_coding_rate(crate.released_step(token, orthogonal, orthogonal.mT), orthogonal, eps=0.05) > subspace_coding_rate(
+        token, orthogonal, eps=0.05
+    )
 
 
 def test_the_paper_step_raises_the_rate_of_a_single_token_beyond_a_beta_of_one():

@@ -43,6 +43,9 @@ def test_objective_is_its_three_terms():
     assert_close(crate.nonzeros(tokens), count / 60)
 
 
-def test_subspaces_larger_than_the_space_are_refused():
-    with pytest.raises(ValueError, match="p=5, d=4"):
+def test_subspaces_larger_than_the_space_are_refused(unchecked):
+    with pytest.raises(ValueError, match="p=5 and d=4"):
         subspaces(2, 4, 5)
+    for K, message in ((2.5, r"got float 2\.5"), ("2", "got str '2'")):
+        with pytest.raises(TypeError, match=f"K must be an integer, {message}"):
+            subspaces(K, 4, 2)

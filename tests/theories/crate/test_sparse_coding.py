@@ -178,3 +178,38 @@ def test_bad_input_is_named(unchecked):
         crate.ista_step(gaussian(5, 3).half(), gaussian(5, 12).half(), gaussian(12, 3).half(), eta=0.1, lam=0.1)
     with pytest.raises(ValueError, match="tokens and dictionary must share a dtype"):
         crate.fista(gaussian(5, 12).float(), gaussian(12, 3), lam=0.1)
+
+
+def test_values_that_are_not_finite_are_refused_at_entry(unchecked):
+    tokens, dictionary = gaussian(5, 12), gaussian(12, 16, seed=1)
+    for value in (torch.nan, torch.inf):
+        broken = tokens.clone()
+        broken[1, 2] = value
+        bad_dictionary = dictionary.clone()
+        bad_dictionary[1, 2] = value
+        start = torch.zeros(5, 16, dtype=torch.float64)
+        start[0, 0] = value
+        for solve in (lambda *args, **kwargs: crate.ista(*args, steps=2, **kwargs), crate.fista):
+            with pytest.raises(ValueError, match="tokens must be finite, got 1 NaN or infinite"):
+                solve(broken, dictionary, lam=0.1)
+            with pytest.raises(ValueError, match="dictionary must be finite, got 1 NaN or infinite"):
+                solve(tokens, bad_dictionary, lam=0.1)
+            with pytest.raises(ValueError, match="start must be finite, got 1 NaN or infinite"):
+                solve(tokens, dictionary, lam=0.1, start=start)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda Y, D: crate.ista(Y, D, lam=0.1, steps=1.5), TypeError, r"steps must be an integer, got float 1\.5"),
+        (lambda Y, D: crate.ista(Y, D, lam=0.1, steps=-1), ValueError, "steps must be at least 0, got -1"),
+        (lambda Y, D: crate.ista(Y, D, lam=-0.1, steps=1), ValueError, "lam must be finite and at least 0, got -0.1"),
+        (lambda Y, D: crate.ista(Y, D, lam=float("nan"), steps=1), ValueError, "lam must be finite and at least 0, got nan"),
+        (lambda Y, D: crate.fista(Y, D, lam=0.1, max_steps=2.5), TypeError, r"max_steps must be an integer, got float 2\.5"),
+        (lambda Y, D: crate.fista(Y, D, lam=0.1, tol=float("nan")), ValueError, "tol must be positive and finite, got nan"),
+        (lambda Y, D: crate.fista(Y, D, lam=0.1, start=D), ValueError, r"start .* each token, \[5, 16\], got \[12, 16\]"),
+    ],
+)
+def test_settings_out_of_range_are_named(call, error, message, unchecked):
+    with pytest.raises(error, match=message):
+        call(gaussian(5, 12), gaussian(12, 16, seed=1))

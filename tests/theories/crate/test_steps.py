@@ -285,6 +285,20 @@ def test_a_sequence_longer_than_the_context_is_refused():
         block(gaussian(1, 5, 12).float())
 
 
+def test_counts_must_be_integers(unchecked):
+    tokens, bases = gaussian(5, 12), subspaces()
+    for value, text in ((7.5, r"float 7\.5"), ("7", "str '7'")):
+        for step in (crate.causal_exact_step, steps.causal_paper_step):
+            with pytest.raises(TypeError, match=f"context must be an integer, got {text}"):
+                step(tokens, bases, kappa=0.1, eps=EPS, context=value)
+        with pytest.raises(TypeError, match=f"n must be an integer, got {text}"):
+            crate.lipschitz(bases, n=value, eps=EPS)
+        with pytest.raises(TypeError, match=f"layers must be an integer, got {text}"):
+            unrolled.unroll(tokens[None], bases, lambda z: z, eps=EPS, layers=value)
+    with pytest.raises(ValueError, match="n must be at least 1, got 0"):
+        crate.lipschitz(bases, n=0, eps=EPS)
+
+
 def test_numpy_float32_and_integers_are_accepted(unchecked):
     tokens, bases = gaussian(5, 12), subspaces()
     expected = crate.exact_step(tokens, bases, kappa=0.1, eps=0.5)

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits, load_iris
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -178,3 +178,14 @@ def test_the_theory_exports_them():
     assert rate_reduction.CodingLengthClustering is CodingLengthClustering
     with pytest.raises(AttributeError, match="no attribute 'ReduNetClasifier'"):
         _ = rate_reduction.ReduNetClasifier
+
+
+def test_the_nearest_subspace_of_few_dimensions_is_not_the_whole_space():
+    """Iris has four dimensions: with subspaces of six, class 0 would be predicted for every sample."""
+    X, y = load_iris(return_X_y=True)
+    model = NearestSubspaceClassifier().fit(X, y)
+    assert [len(basis) for basis in model.subspaces_] == [3, 3, 3]
+    assert model.score(X, y) > 0.8
+    for rank in (4, 6):
+        with pytest.raises(ValueError, match=f"rank must be below the dimension 4, got {rank}"):
+            NearestSubspaceClassifier(rank).fit(X, y)

@@ -1,5 +1,6 @@
 """Training on the rate reduction with and without labels, augmentation of images, and evaluation of features."""
 
+import inspect
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,8 @@ import torch
 from torch import nn
 
 from transformer_theory.data.corruption import relabel_uniformly
-from transformer_theory.models import ResNet18, build
+from transformer_theory.models import ResNet18, ResNet18Control, ResNet18STL, build
+from transformer_theory.theories.rate_reduction import mcr2_training
 from transformer_theory.theories.rate_reduction.evaluation import accuracies, agreement, k_means_agreement
 from transformer_theory.theories.rate_reduction.mcr2_training import (
     RATE_REDUCTION_RECIPES,
@@ -91,7 +93,7 @@ def test_each_published_recipe_takes_a_step(name):
     recipe = RATE_REDUCTION_RECIPES[name]
     assert (recipe.batch_size, recipe.eps**2, recipe.momentum, recipe.weight_decay) == (1000, pytest.approx(0.5), 0.9, 5e-4)
     tiny = replace(recipe, epochs=1, batch_size=8, copies=min(recipe.copies, 4))
-    model = build(lambda: ResNet18(8, width=4), seeded())
+    model = build(lambda: recipe.build(8, width=4), seeded())
     images, labels = torch.rand(8, 3, 16, 16, generator=seeded()), torch.arange(8) % 2
     if tiny.copies == 1:
         losses = fit_supervised(tiny, model, images, labels, generator=seeded())
@@ -111,14 +113,67 @@ def test_the_generator_decides_and_the_global_one_is_left_alone():
     assert torch.equal(state, torch.get_rng_state())
 
 
-def test_the_network_has_the_size_of_its_kind():
+@pytest.mark.parametrize(
+    ("name", "kind", "parameters"),
+    [
+        ("CIFAR-10, supervised", ResNet18, 11_497_664),
+        ("CIFAR-10, self-supervised", ResNet18Control, 3_546_432),
+        ("CIFAR-100, self-supervised", ResNet18Control, 3_546_432),
+        ("STL-10, self-supervised", ResNet18STL, 735_072),
+    ],
+)
+def test_the_published_networks_have_their_numbers_of_parameters(name, kind, parameters):
     with torch.device("meta"):
-        model = ResNet18(128)
-    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d) and module.kernel_size == (3, 3)]
-    assert len(convolutions) == 17  # and the head
-    assert sum(p.numel() for p in model.parameters()) == 11_168_832 + 512 * 512 + 2 * 512 + 512 * 128 + 128
-    with pytest.raises(ValueError, match="dim, channels and width must be at least 1, got 0, 3 and 64"):
-        ResNet18(0)
+        model = RATE_REDUCTION_RECIPES[name].build()
+    assert type(model) is kind
+    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d) and module.kernel_size != (1, 1)]
+    assert len(convolutions) == 17  # and the head of the first, or the mean over pixels
+    assert sum(p.numel() for p in model.parameters()) == parameters
+
+
+@pytest.mark.parametrize("kind", [ResNet18, ResNet18Control, ResNet18STL])
+def test_features_of_the_networks_are_directions(kind):
+    model = build(lambda: kind(8, width=4), seeded()).eval()
+    sides = []
+    model.blocks.register_forward_pre_hook(lambda _, inputs: sides.append(inputs[0].shape[-1]))
+    features = model(torch.rand(5, 3, 96, 96, generator=seeded()))
+    assert features.shape == (5, 8)
+    assert features.norm(dim=1).sub(1).abs().max() < 1e-5
+    assert sides == [25 if kind is ResNet18STL else 96]  # the released stem turns 96 pixels into 49, then 25
+    with pytest.raises(ValueError, match="dim, channels and width must be at least 1, got 0, 3 and"):
+        kind(0)
+
+
+def test_the_jitter_of_stl_is_twice_that_of_cifar(monkeypatch):
+    used = []
+    monkeypatch.setattr(mcr2_training, "jitter", lambda images, **settings: used.append(settings) or images)
+    for name in ("CIFAR-10, self-supervised", "STL-10, self-supervised"):
+        RATE_REDUCTION_RECIPES[name].augment(torch.rand(2, 3, 16, 16, generator=seeded()))
+    defaults = inspect.signature(augment.jitter).parameters
+    assert [{key: defaults[key].default for key in ("strength", "hue")} | each for each in used] == [
+        {"strength": 0.4, "hue": 0.1},
+        {"strength": 0.8, "hue": 0.2},
+    ]
+
+
+def test_the_first_copy_of_an_image_is_the_image():
+    """As in the released loader; the others are augmented."""
+    images, seen = torch.rand(6, 3, 8, 8, generator=seeded()), []
+
+    class Watched(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Linear(192, 16)
+
+        def forward(self, inputs):
+            seen.append(inputs)
+            return self.weight(inputs.flatten(1))
+
+    recipe = replace(SELF_SUPERVISED, epochs=1, batch_size=24, copies=4, augment=lambda copies: copies + 1)
+    fit_self_supervised(recipe, Watched(), images, generator=seeded())
+    firsts, others = seen[0][::4], seen[0].unflatten(0, (6, 4))[:, 1:]
+    assert {tuple(x.flatten().tolist()) for x in firsts} == {tuple(x.flatten().tolist()) for x in images}
+    assert torch.equal(others, (firsts + 1)[:, None].expand_as(others))
 
 
 CHANGES = {

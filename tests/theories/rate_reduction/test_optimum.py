@@ -127,8 +127,8 @@ def test_equal_second_moments_give_zero(generator):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: rate_reduction.optimum([3, 3], 4, eps=1.0, budget=[1]), "one rank >= 1 for each of 2 classes"),
-        (lambda: rate_reduction.optimum([3, 3], 4, eps=1.0, budget=[1, 0]), "one rank >= 1"),
+        (lambda: rate_reduction.optimum([3, 3], 4, eps=1.0, budget=[1]), "one integer >= 1 for each of 2 classes"),
+        (lambda: rate_reduction.optimum([3, 3], 4, eps=1.0, budget=[1, 0]), "one integer >= 1"),
         (lambda: rate_reduction.optimum([3, 3], 4, eps=float("nan")), "eps must be positive and finite, got nan"),
         (lambda: rate_reduction.optimum([3, -3], 4, eps=1.0), "class sizes must be integers >= 0"),
         (lambda: rate_reduction.optimum([3.5, 3], 4, eps=1.0), "class sizes must be integers >= 0"),
@@ -147,5 +147,22 @@ def test_equal_second_moments_give_zero(generator):
     ],
 )
 def test_bad_input_is_named(unchecked, call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: rate_reduction.optimum([3.5, 3], 4, eps=0.5), r"class sizes must be integers >= 0 .* got \[3.5, 3\]"),
+        (lambda: rate_reduction.optimum([3, 3], 4, eps=0.5, budget=[1.5, 2]), r"budget must be one integer >= 1 .* got \[1.5, 2\]"),
+        (lambda: rate_reduction.flat_reduction([3.5, 3], [1, 1], 4, eps=0.5), "must be integers, got sizes"),
+        (lambda: rate_reduction.flat_reduction([3, 3], [1.5, 1], 4, eps=0.5), "must be integers, got sizes"),
+        (lambda: rate_reduction.flat_reduction([3, 3], [1, 1], 4, eps=-0.5), "eps must be positive"),
+        (lambda: rate_reduction.maximise([3.5, 3], [1, 1], 4, eps=0.5, generator=torch.Generator()), "must be integers, got sizes"),
+        (lambda: rate_reduction.orthogonal_classes([3, 3], [1.5, 1], 4, generator=torch.Generator()), "must be integers, got sizes"),
+    ],
+)
+def test_fractions_of_samples_or_dimensions_are_refused(unchecked, call, message):
     with pytest.raises(ValueError, match=message):
         call()

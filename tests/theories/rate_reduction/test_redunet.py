@@ -228,3 +228,24 @@ def test_bad_input_is_named(unchecked, call, message):
 def test_wrong_types_are_named(unchecked, call, name):
     with pytest.raises(TypeError, match=f"{name} must"):
         call()
+
+
+def test_samples_of_another_kind_are_refused_by_every_method(unchecked):
+    X, y = normal(6, 4), torch.arange(6) % 2
+    built = rate_reduction.construct(X, y, layers=2, eps=0.5, step=0.1)
+    trainable = rate_reduction.TrainableReduNet(built)
+    methods = (built.transform, built.predict, built.predict_balanced, built.probabilities, built.distances, trainable, trainable.transform)
+    for method in methods:
+        with pytest.raises(ValueError, match="must share a dtype, got torch.float32 and torch.float64"):
+            method(X.float())
+        with pytest.raises(ValueError, match=r"features must have shape \[n, 4\] as in training, got \[6, 3\]"):
+            method(X[:, :3])
+
+
+def test_a_subspace_of_all_dimensions_is_refused():
+    """It contains every sample, so the first class would be predicted always."""
+    X, y = normal(20, 4), torch.arange(20) % 2
+    with pytest.raises(ValueError, match=r"below the dimension 4, got 6: the subspace of class 0 .* pass a rank of at most 3"):
+        rate_reduction.nearest_subspace(X, y, X, rank=6)
+    few = torch.cat([X[:5], X[:1] + 1e-3])  # three samples a class span no more than three dimensions, whatever the rank
+    assert len(rate_reduction.nearest_subspace(few, torch.arange(6) % 2, X, rank=6)) == 20

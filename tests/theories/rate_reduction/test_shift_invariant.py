@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
@@ -145,3 +146,66 @@ def shift_net(samples=None, labels=None, **more):
 def test_bad_input_is_named(unchecked, call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def in_unitary_frequencies(x, y, unseen, *, eps_squared, step, sharpness, layers):
+    """The released form, written out: ``norm="ortho"`` in the formulas of the module. Returns features, unseen features and distances."""
+    rows, new = (np.fft.fft(v / np.linalg.norm(v, axis=(1, 2), keepdims=True), axis=2, norm="ortho") for v in (x, unseen))
+    n, c, T = rows.shape
+    shares = np.bincount(y) / n
+
+    def operators():
+        """E, then the C_j, [T, c, c] each."""
+        for members in (rows, *(rows[y == j] for j in range(len(shares)))):
+            scale = c / (len(members) * eps_squared)
+            yield [scale * np.linalg.inv(np.eye(c) + scale * members[:, :, t].conj().T @ members[:, :, t]) for t in range(T)]
+
+    def applied(v, matrices):
+        return np.stack([v[:, :, t] @ matrices[t] for t in range(T)], 2)
+
+    def normalised(v):
+        return v / np.linalg.norm(v, axis=(1, 2), keepdims=True)
+
+    for _ in range(layers):
+        E, *C = operators()
+        compressed = [applied(new, matrices) for matrices in C]
+        scores = -sharpness * np.stack([np.linalg.norm(v, axis=(1, 2)) for v in compressed], 1)
+        estimated = np.exp(scores - scores.max(1, keepdims=True))
+        weights = shares * estimated / estimated.sum(1, keepdims=True)
+        new = normalised(new + step * (applied(new, E) - sum(weights[:, j, None, None] * v for j, v in enumerate(compressed))))
+        moves = applied(rows, E) - sum(shares[j] * (y == j)[:, None, None] * applied(rows, matrices) for j, matrices in enumerate(C))
+        rows = normalised(rows + step * moves)
+    _, *C = operators()
+    distances = np.stack([np.linalg.norm(applied(new, matrices), axis=(1, 2)) for matrices in C], 1)
+    return np.fft.ifft(rows, axis=2, norm="ortho").real, np.fft.ifft(new, axis=2, norm="ortho").real, distances
+
+
+@pytest.mark.parametrize(("dtype", "atol"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
+def test_the_released_form_is_this_one_with_eps_squared_step_and_sharpness_times_the_places(dtype, atol):
+    """ε² = T ε'², η = T η', λ = T λ'; at the published ε'² = .1 itself the features differ by more than .01."""
+    x, y, unseen, T = normal(12, 3, 7), torch.arange(12) % 3, normal(5, 3, 7, seed=1), 7
+    released = {"eps_squared": 0.1, "step": 0.1, "sharpness": 4.0}
+    features, new, distances = in_unitary_frequencies(x.numpy(), y.numpy(), unseen.numpy(), layers=4, **released)
+
+    def built(factor):
+        eps, step, sharpness = (factor * 0.1) ** 0.5, factor * 0.1, factor * 4.0
+        return rate_reduction.construct_shift_invariant(x.to(dtype), y, layers=4, eps=eps, step=step, sharpness=sharpness)
+
+    net = built(T)
+    moved = net.transform(unseen.to(dtype))
+    assert_close(net.features.double(), torch.from_numpy(features), rtol=0, atol=atol)
+    assert_close(moved.double(), torch.from_numpy(new), rtol=0, atol=atol)
+    assert_close(T * net.distances(moved).double(), torch.from_numpy(distances), rtol=0, atol=100 * atol)
+    assert float((built(1).features.double() - torch.from_numpy(features)).abs().max()) > 0.01
+
+
+def test_samples_of_another_kind_are_refused_by_every_method(unchecked):
+    samples = normal(6, 2, 5)
+    net = rate_reduction.construct_shift_invariant(samples, torch.arange(6) % 2, layers=2, **SETTINGS)
+    for method in (net.transform, net.predict, net.predict_balanced, net.probabilities, net.distances):
+        with pytest.raises(ValueError, match="must share a dtype, got torch.float32 and torch.float64"):
+            method(samples.float())
+        with pytest.raises(ValueError, match=r"samples must have shape \[n, 2, 5\] as in training, got \[6, 1, 5\]"):
+            method(samples[:, :1])
+        with pytest.raises(ValueError, match=r"got \[2, 5\]; a single sample is x\[None\]"):
+            method(samples[0])

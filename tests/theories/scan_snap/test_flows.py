@@ -128,7 +128,7 @@ def test_two_runs_that_disagree_are_refused():
         return state * 0 + (1.0 + runs) / (1 + s)
 
     with pytest.raises(NotConverged, match="tolerance") as caught:
-        integrate(inconsistent, 1, tensor(1e3).numpy(), measured=slice(None), tolerance=1e-8, method="DOP853")
+        integrate(inconsistent, 1, tensor(1e3).numpy(), measured=slice(None), scale=1.0, tolerance=1e-8, method="DOP853")
     assert caught.value.residuals is not None
     assert caught.value.residuals > 1e-3
 
@@ -136,7 +136,7 @@ def test_two_runs_that_disagree_are_refused():
 def test_stiff_flows_end_with_an_error(monkeypatch):
     monkeypatch.setattr(of_integration, "MAX_EVALUATIONS", 5000)
     with pytest.raises(NotConverged, match="5,000"):
-        integrate(lambda s, y: -1e12 * (y - 1), 1, tensor(1e12).numpy(), measured=slice(None), tolerance=1e-8, method="DOP853")
+        integrate(lambda s, y: -1e12 * (y - 1), 1, tensor(1e12).numpy(), measured=slice(None), scale=1.0, tolerance=1e-8, method="DOP853")
 
 
 @pytest.mark.parametrize("flow", [exact_flow, lemma4_flow])

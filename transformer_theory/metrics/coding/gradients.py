@@ -19,9 +19,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ...core.validation import converted
-from ...maths.linalg import LARGEST_GRAM_CONDITION, smaller_gram
+from ...maths.linalg import smaller_gram
 from .memberships import Memberships, blocks, check_features, class_shares, class_sizes, is_soft, labelled
-from .rates import class_coding_rate, coding_rate
 from .resolvents import inverse, pulls_and_leverages, rate_and_inverse, widened
 
 
@@ -180,14 +179,9 @@ def rates_and_gradient(
     with torch.autocast(features.device.type, enabled=False):
         energies = torch.zeros(len(counts), dtype=features.dtype, device=features.device)
         energies = energies.index_add(0, labels.long(), features.square().sum(1)) / counts.clamp(min=1)
-        # The mean energy of all samples is at most the largest of the classes, so ``largest`` bounds the trace of each matrix below.
+        # The mean energy of all samples is at most the largest of the classes, so ``largest`` bounds the trace of each matrix.
         largest = d * max(gamma1, 1.0) / eps**2 * energies.amax()
-        X = widened(features, largest)
-        if bool(largest <= LARGEST_GRAM_CONDITION):
-            parts = _by_gram_matrices(X, labels, counts, eps=eps, gamma1=gamma1, gamma2=gamma2)
-        else:
-            # Gram matrices would lose digits, so rates and derivatives are computed from singular values.
-            parts = _by_autograd(X, labels, eps=eps, gamma1=gamma1, gamma2=gamma2)
+        parts = _by_gram_matrices(widened(features, largest), labels, counts, eps=eps, gamma1=gamma1, gamma2=gamma2)
         return RatesAndGradient(*(part.to(features.dtype) for part in parts))
 
 
@@ -223,13 +217,3 @@ def _by_gram_matrices(X: Tensor, labels: Tensor, counts: Tensor, *, eps: float, 
             expansion_rows = members @ expansion_factor if expansion_gradient is None else expansion_gradient[rows.clamp(max=n - 1)]
             gradient[rows] = expansion_rows - class_factors @ members
     return expansion, rate, class_rate, gradient[:-1]
-
-
-def _by_autograd(X: Tensor, labels: Tensor, *, eps: float, gamma1: float, gamma2: float) -> tuple[Tensor, ...]:
-    with torch.enable_grad():
-        leaf = X.detach().requires_grad_()
-        # A factor gamma1 inside the determinant is a distortion of eps^2 / gamma1.
-        expansion, class_rate = coding_rate(leaf, eps=eps / gamma1**0.5), class_coding_rate(leaf, labels, eps=eps)
-        (gradient,) = torch.autograd.grad(gamma2 * expansion - class_rate, leaf)
-    rate = expansion if gamma1 == 1 else coding_rate(X, eps=eps)
-    return expansion.detach(), rate.detach(), class_rate.detach(), gradient

@@ -18,10 +18,10 @@ class SecondMoments:
     r"""Second moments :math:`X^\top\Pi_jX` and counts :math:`\mathrm{tr}\,\Pi_j` of each class.
 
     The rates equal those that the functions of :mod:`.rates` compute from all samples at once, but memory is O(k d^2) for any n. Sums are
-    in float64. Moments contain squares, so their range is smaller: if samples have less than full rank and :math:`d\|x\|^2/\epsilon^2`
-    exceeds 1e10, rounding errors would be visible next to the identity, and the methods raise ValueError (the functions, which know the
-    samples, allow 1e20). The data determine the number of classes and the dimension. States with different numbers of classes can be
-    merged.
+    in float64. If the moments have less than full rank and :math:`d\|x\|^2/\epsilon^2` exceeds 1e10, rounding errors would be visible next
+    to the identity, and the methods raise ValueError. (The functions, which know the samples, use the smaller Gram matrix, which may have
+    full rank where the moments have not.) The data determine the number of classes and the dimension. States with different numbers of
+    classes can be merged.
 
     Attributes:
         counts: number of samples per class, or sum of soft memberships, ``[classes]`` float64.

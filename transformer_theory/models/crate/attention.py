@@ -7,7 +7,8 @@ this is a step of :mod:`transformer_theory.theories.crate.steps`. The formulas a
 * ``bilinear()`` (blocks with an attention map): [K, d, d], score(key token x, query token z) = x^T W_k z with W_k = scale U_k U_k^T.
 
 In a causal block the change of a token depends only on that token and the tokens before it. Where beta depends on the number of tokens, a
-causal block uses ``context``, the length of the longest sequence, because no token may depend on the actual length of its sequence.
+causal block uses ``context``, the length of the longest sequence, because no token may depend on the actual length of its sequence. The
+method ``extend(tokens, past)`` of a causal block computes the change of new tokens from what it stored of the past ones (:data:`Past`).
 
 Symbols: d = dim, K = heads, p = head_dim, inner = K p. As in the released networks the weight is ``qkv.weight`` = [U_1 ... U_K]^T,
 [inner, d].
@@ -23,17 +24,22 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from ...core.validation import integers, positive
-from ..attention import Tied, tied_attention
+from ..attention import Tied, continued_attention, tied_attention
 from .compression import (
     causal_memberships,
     causal_rate_gradient,
     causal_shrinkage,
     check_length,
+    continued_rate_gradient,
+    continued_shrinkage,
     expansion,
     memberships,
     rate_gradient,
     shrinkage,
 )
+
+Past = tuple[int, Any]
+"""Number of past tokens, and what a causal block stores of them: coordinates, or sums."""
 
 Batch = Float[Tensor, "batch n d"]
 Heads = Float[Tensor, "batch K n p"]
@@ -66,8 +72,19 @@ class Subspaces(nn.Module):
 
     def attend(self, tokens: Batch, *, scale: float) -> Float[Tensor, "batch n inner"]:
         r"""Computes heads :math:`\mathrm{SSA}_k = \mathrm{softmax}(\text{scale}\, W_k W_k^\top) W_k`, concatenated, [batch, n, inner]."""
-        heads = tied_attention(self.coordinates(tokens), scale=scale, is_causal=self.is_causal)
-        return heads.transpose(1, 2).flatten(-2)  # [batch, K, n, p] -> [batch, n, K p]
+        return joined(tied_attention(self.coordinates(tokens), scale=scale, is_causal=self.is_causal))
+
+    def attend_after(self, tokens: Batch, past: Past | None, *, scale: float) -> tuple[Float[Tensor, "batch m inner"], Past]:
+        """Computes the rows of :meth:`attend` of tokens [batch, m, d] that follow past ones."""
+        coords = self.coordinates(tokens)
+        count, stored = (0, coords[..., :0, :]) if past is None else past
+        heads, stored = continued_attention(coords, stored, scale=scale)
+        return joined(heads), (count + tokens.shape[-2], stored)
+
+
+def joined(heads: Heads) -> Float[Tensor, "batch n inner"]:
+    """Concatenates the heads, [batch, K, n, p] -> [batch, n, K p]."""
+    return heads.transpose(1, 2).flatten(-2)
 
 
 class ReleasedAttention(Subspaces):
@@ -167,7 +184,7 @@ class TokenStatisticsAttention(Subspaces):
         self.temperature = nn.Parameter(torch.ones(heads))
 
     def forward(self, tokens: Batch) -> Batch:
-        return -self.step * self.shrink(self.coordinates(tokens)).transpose(1, 2).flatten(-2) @ self.qkv.weight
+        return -self.step * joined(self.shrink(self.coordinates(tokens))) @ self.qkv.weight
 
     def shrink(self, coords: Heads) -> Heads:
         """Computes the amount that the step subtracts from each coordinate, in units of ``step``."""
@@ -197,7 +214,7 @@ class ReleasedTokenStatisticsAttention(Subspaces):
         self.to_out = nn.Sequential(nn.Linear(heads * head_dim, dim), nn.Dropout(dropout))
 
     def forward(self, tokens: Batch) -> Batch:
-        return self.to_out(-self.shrink(self.coordinates(tokens)).transpose(1, 2).flatten(-2))
+        return self.to_out(-joined(self.shrink(self.coordinates(tokens))))
 
     def shrink(self, coords: Heads) -> Heads:
         """Computes the input of the output matrix, with the opposite sign."""
@@ -212,6 +229,11 @@ class CausalReleasedAttention(ReleasedAttention):
 
     is_causal = True
 
+    def extend(self, tokens: Batch, past: Past | None) -> tuple[Batch, Past]:
+        """Computes the change of tokens [batch, m, d] that follow past ones, and what is stored of all tokens."""
+        heads, past = self.attend_after(tokens, past, scale=self.head_dim**-0.5)
+        return self.to_out(heads), past
+
 
 class CausalTokenStatisticsAttention(TokenStatisticsAttention):
     r"""Token statistics of the prefix that ends at each token, computed by cumulative sums."""
@@ -221,6 +243,12 @@ class CausalTokenStatisticsAttention(TokenStatisticsAttention):
     def shrink(self, coords: Heads) -> Heads:
         """Computes the amount that the step subtracts from each coordinate, in units of ``step``."""
         return causal_shrinkage(coords, causal_memberships(coords, temperature=self.temperature), eps=self.eps)
+
+    def extend(self, tokens: Batch, past: Past | None) -> tuple[Batch, Past]:
+        """Computes the change of tokens [batch, m, d] that follow past ones, and what is stored of all tokens."""
+        count, sums = past or (0, None)
+        shrunk, sums = continued_shrinkage(self.coordinates(tokens), sums, eps=self.eps, temperature=self.temperature)
+        return -self.step * joined(shrunk) @ self.qkv.weight, (count + tokens.shape[-2], sums)
 
 
 class WithContext(Subspaces):
@@ -237,12 +265,24 @@ class WithContext(Subspaces):
     is_causal = True
 
     def __init__(self, dim: int, *, heads: int, head_dim: int, context: int, **settings: Any):
+        integers(context=context)
         super().__init__(dim, heads=heads, head_dim=head_dim, **settings)
         self.context = context
 
     def forward(self, tokens: Batch) -> Batch:
         check_length(tokens, self.context)
         return super().forward(tokens)
+
+    def total(self, tokens: Batch, past: Past | None) -> int:
+        """Returns the number of past and new tokens.
+
+        Raises:
+            ValueError: it exceeds the context.
+        """
+        count = tokens.shape[-2] + (past[0] if past else 0)
+        if count > self.context:
+            raise ValueError(f"context must count at least the tokens of a sequence, {count}, got {self.context}; pass a longer one")
+        return count
 
 
 class CausalPaperAttention(WithContext, PaperAttention):
@@ -251,6 +291,13 @@ class CausalPaperAttention(WithContext, PaperAttention):
     def token_count(self, tokens: Batch) -> int:
         """Returns N, whatever the length of the sequence."""
         return self.context
+
+    def extend(self, tokens: Batch, past: Past | None) -> tuple[Batch, Past]:
+        """Computes the change of tokens [batch, m, d] that follow past ones, and what is stored of all tokens."""
+        self.total(tokens, past)
+        beta = expansion(self.subspaces(), n=self.context, eps=self.eps)
+        heads, past = self.attend_after(tokens, past, scale=1.0)
+        return self.kappa * beta * (beta * heads @ self.qkv.weight - tokens), past
 
 
 class CausalExactAttention(WithContext, ExactAttention):
@@ -262,6 +309,12 @@ class CausalExactAttention(WithContext, ExactAttention):
     def gradient(self, tokens: Batch) -> Batch:
         """Computes the gradient of each token's own term with respect to that token."""
         return causal_rate_gradient(tokens, self.subspaces(), eps=self.eps, context=self.context)
+
+    def extend(self, tokens: Batch, past: Past | None) -> tuple[Batch, Past]:
+        """Computes the change of tokens [batch, m, d] that follow past ones, and what is stored of all tokens."""
+        count, sums = self.total(tokens, past), past[1] if past else 0.0
+        gradient, sums = continued_rate_gradient(tokens, self.subspaces(), sums, eps=self.eps, context=self.context)
+        return -self.kappa * gradient, (count, sums)
 
 
 class CausalReleasedTokenStatisticsAttention(WithContext, ReleasedTokenStatisticsAttention):
@@ -278,10 +331,21 @@ class CausalReleasedTokenStatisticsAttention(WithContext, ReleasedTokenStatistic
 
     def shrink(self, coords: Heads) -> Heads:
         """Computes the input of the output matrix, with the opposite sign."""
-        # The released code adds the bias to each of the p channels before it sums over them.
-        offset = self.head_dim * self.denom_bias[:, : coords.shape[-2], 0]
-        pi = causal_memberships(coords, temperature=self.temp.squeeze(-1), offset=offset)
+        pi = causal_memberships(coords, temperature=self.temp.squeeze(-1), offset=self.offset(0, coords.shape[-2]))
         return causal_shrinkage(coords, pi, eps=self.head_dim**0.5)
+
+    def offset(self, start: int, end: int) -> Float[Tensor, "K m"]:
+        """Returns the offset of the shares of tokens ``start`` to ``end`` - 1, [K, end - start]."""
+        # The released code adds the bias to each of the p channels before it sums over them.
+        return self.head_dim * self.denom_bias[:, start:end, 0]
+
+    def extend(self, tokens: Batch, past: Past | None) -> tuple[Batch, Past]:
+        """Computes the change of tokens [batch, m, d] that follow past ones, and what is stored of all tokens."""
+        end, sums = self.total(tokens, past), past[1] if past else None
+        offset = self.offset(end - tokens.shape[-2], end)
+        settings = {"eps": self.head_dim**0.5, "temperature": self.temp.squeeze(-1), "offset": offset}
+        shrunk, sums = continued_shrinkage(self.coordinates(tokens), sums, **settings)
+        return self.to_out(-joined(shrunk)), (end, sums)
 
 
 Block = TypeVar("Block", bound=Subspaces)

@@ -38,7 +38,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.validation import positive, same_dtype
+from ...core.validation import integers, positive, same_dtype
 from ...maths.linalg import LARGEST_FLOAT32_CONDITION
 
 Tokens = Float[Tensor, "*batch n d"]
@@ -115,6 +115,31 @@ def causal_rate_gradient(tokens: Tokens, bases: Bases, *, eps: float, context: i
         return (beta * (solved @ frames.mT).sum(-3)).to(tokens.dtype)
 
 
+def continued_rate_gradient(
+    tokens: Tokens, bases: Bases, past: Float[Tensor, "*batch K p p"] | float, *, eps: float, context: int
+) -> tuple[Tokens, Float[Tensor, "*batch K p p"]]:
+    r"""Computes :func:`causal_rate_gradient` of tokens that follow past ones, of which only :math:`S = \sum_j w_j w_j^\top` is stored.
+
+    Args:
+        tokens: Z of the new tokens, ``[*batch, m, d]``.
+        bases: U_k, [K, d, p].
+        past: S of the past tokens, float64 ``[*batch, K, p, p]``; 0 if there are none.
+        eps, context: as in :func:`causal_rate_gradient`.
+    Returns:
+        The gradients, ``[*batch, m, d]``, and S of all tokens. Everything is computed in float64.
+    Raises:
+        ValueError: shapes do not fit, ``eps`` is not positive and finite, or tokens are so large that the identity is lost to rounding.
+    """
+    beta = expansion(bases, n=context, eps=eps)
+    with torch.autocast(tokens.device.type, enabled=False):
+        frames = bases.double()
+        coords = coordinates(tokens.double(), frames)
+        inner = prefix_matrices(coords, beta)
+        inner = inner + beta * (past.unsqueeze(-3) if isinstance(past, Tensor) else past)
+        solved = torch.cholesky_solve(coords.unsqueeze(-1), cholesky(inner)).squeeze(-1)
+        return (beta * (solved @ frames.mT).sum(-3)).to(tokens.dtype), past + coords.mT @ coords
+
+
 def precise_coordinates(tokens: Tokens, bases: Bases, *, beta: float) -> tuple[Coordinates, Bases]:
     r"""Returns coordinates W_k and bases, in a precision in which I + beta W_k^T W_k keeps three digits of the identity.
 
@@ -158,7 +183,9 @@ def check_length(tokens: Tokens, context: int) -> None:
 
     Raises:
         ValueError: the sequence is longer.
+        TypeError: the context is not an integer.
     """
+    integers(context=context)
     if tokens.shape[-2] > context:
         raise ValueError(f"context must count at least the tokens of a sequence, {tokens.shape[-2]}, got {context}; pass a longer one")
 
@@ -212,6 +239,34 @@ def causal_shrinkage(coords: Coordinates, pi: Memberships, *, eps: float) -> Coo
     weighted = pi.unsqueeze(-1) * coords
     moments = (weighted * coords).cumsum(-2) / _positive_sizes(pi.cumsum(-1)).unsqueeze(-1)
     return weighted / (1 + coords.shape[-1] / eps**2 * moments)
+
+
+PastStatistics = tuple[Tensor, Tensor, Tensor]
+"""Sums over past tokens: W^2 ``[*batch, K, 1, p]``, memberships ``[*batch, K, 1]``, and W^2 weighted by memberships, as the first."""
+
+
+def continued_shrinkage(
+    coords: Coordinates, past: PastStatistics | None, *, eps: float, temperature: Temperature = 1.0, offset: Tensor | float = 0.0
+) -> tuple[Coordinates, PastStatistics]:
+    r"""Computes :func:`causal_memberships` and :func:`causal_shrinkage` of tokens that follow past ones, of which only sums are stored.
+
+    Args:
+        coords: W_k of the new tokens, ``[*batch, K, m, p]``.
+        past: sums over the past tokens; None if there are none.
+        eps, temperature, offset: as in these functions; ``offset`` is that of the new tokens.
+    Returns:
+        The shrinkage of the new tokens, ``[*batch, K, m, p]``, and the sums over all tokens.
+    Raises:
+        ValueError: ``eps`` is not positive and finite.
+    """
+    positive(eps=eps)
+    energy, sizes, second = past or (0.0, 0.0, 0.0)
+    energy = energy + coords.square().cumsum(-2)
+    pi = _softmax(coords, energy, temperature, offset)
+    weighted = pi.unsqueeze(-1) * coords
+    sizes, second = sizes + pi.cumsum(-1), second + (weighted * coords).cumsum(-2)
+    moments = second / _positive_sizes(sizes).unsqueeze(-1)
+    return weighted / (1 + coords.shape[-1] / eps**2 * moments), (energy[..., -1:, :], sizes[..., -1:], second[..., -1:, :])
 
 
 def group_sizes(pi: Memberships) -> Float[Tensor, "*batch K"]:

@@ -18,11 +18,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils import parametrize
 
-from ...core.validation import integers
+from ...core.validation import integers, positive
 from ..embedding import check_ids
 from ..weights import empty_model, fill, renamed, unwrap
-from .attention import CausalReleasedAttention
+from .attention import CausalReleasedAttention, Past
 from .layers import Layer, Stack
 from .released import language_model_sizes
 from .sparsification import Ista
@@ -148,6 +149,9 @@ class CRATELanguageModel(nn.Module):
     ) -> Int[Tensor, "batch longer"]:
         """Appends ``count`` sampled tokens to each sequence, [batch, n + count]. Each sample depends on the last ``context`` tokens.
 
+        As long as a sequence fits into the context, the layers store what they need of its tokens, and each new token costs one pass over
+        a single token. Longer sequences, blocks without ``extend`` and networks with forward hooks are passed as a whole for every token.
+
         Args:
             ids: prompts, [batch, n] with n >= 1.
             count: number of tokens to add, >= 0.
@@ -156,12 +160,29 @@ class CRATELanguageModel(nn.Module):
         Raises:
             ValueError: ``ids`` do not fit, or a number is out of range.
         """
-        if count < 0 or not 0 < temperature < float("inf"):
-            raise ValueError(f"count must be >= 0 and temperature positive and finite, got {count} and {temperature}")
-        for _ in range(count):
-            logits = self(ids[:, -self.context :])[:, -1] / temperature
-            ids = torch.cat([ids, torch.multinomial(logits.softmax(-1), 1, generator=generator).to(ids.dtype)], dim=1)
+        integers(minimum=0, count=count)
+        positive(temperature=temperature)
+        if not count:
+            return ids
+        check_ids(ids[:, -self.context :], vocabulary=self.embedding.num_embeddings, context=self.context)
+        extensible = self.transformer.extensible()
+        with parametrize.cached():  # a constrained matrix is computed once, not once per token
+            past = None
+            for _ in range(count):
+                if extensible and ids.shape[1] <= self.context:
+                    logits, past = self._extend(ids, past)
+                else:  # beyond the context the positions of all tokens change with every new one
+                    logits = self(ids[:, -self.context :])[:, -1]
+                chosen = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
+                ids = torch.cat([ids, chosen.to(ids.dtype)], dim=1)
         return ids
+
+    def _extend(self, ids: Int[Tensor, "batch n"], past: list[Past] | None) -> tuple[Float[Tensor, "batch vocabulary"], list[Past]]:
+        """Computes the logits after the last token from what each layer stored of the tokens before, and what it stores of all tokens."""
+        start = past[0][0] if past else 0  # number of tokens that the layers have seen
+        tokens = self.embedding(ids[:, start:]) + self.pos_embedding[start : ids.shape[1]]
+        tokens, past = self.transformer.extend(tokens, past or [None] * len(self.transformer.layers))
+        return self.head(self.norm(tokens[:, -1])), past
 
 
 def tie_head(model: CRATELanguageModel) -> CRATELanguageModel:

@@ -5,13 +5,13 @@ r"""CRATE layers and stacks of layers, shared by the classifier, the language mo
 Tokens are [batch, n, dim]. Parameters have the names of the released networks. Source: :cite:t:`yu2023white`, released code.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch import nn
 
 from ...core.validation import integers
 from ..embedding import head_width
-from .attention import Batch
+from .attention import Batch, Past
 
 
 class PreNorm(nn.Module):
@@ -36,6 +36,12 @@ class Layer(nn.Sequential):
     def forward(self, input: Batch) -> Batch:
         half = input + self[0](input)
         return half + self[1](half) if self.skip else self[1](half)
+
+    def extend(self, tokens: Batch, past: Past | None) -> tuple[Batch, Past]:
+        """Computes the layer for tokens [batch, m, dim] that follow past ones, and what the compression block stores of all tokens."""
+        change, past = self[0].fn.extend(self[0].norm(tokens), past)
+        half = tokens + change
+        return (half + self[1](half) if self.skip else self[1](half)), past
 
 
 class Stack(nn.Module):
@@ -74,6 +80,24 @@ class Stack(nn.Module):
         for layer in self.layers:
             tokens = layer(tokens)
         return tokens
+
+    def extend(self, tokens: Batch, past: Sequence[Past | None]) -> tuple[Batch, list[Past]]:
+        """Computes the stack for tokens [batch, m, dim] that follow past ones, and what each layer stores of all tokens."""
+        stored = []
+        for layer, layer_past in zip(self.layers, past):
+            tokens, layer_past = layer.extend(tokens, layer_past)
+            stored.append(layer_past)
+        return tokens, stored
+
+    def extensible(self) -> bool:
+        """Returns whether :meth:`extend` gives the same tokens as a pass over the whole sequence.
+
+        The class of every compression block must define ``extend`` itself: an inherited one may not belong to the block's ``forward``.
+        Forward hooks would not be called, so no module may have one.
+        """
+        blocks = [layer[0].fn for layer in self.layers]  # pyright: ignore[reportIndexIssue]
+        hooked = any(module._forward_hooks or module._forward_pre_hooks for module in self.modules())
+        return not hooked and all("extend" in vars(type(block)) for block in blocks)
 
 
 def layers_of(model: nn.Module) -> list[tuple[Layer, PreNorm]]:

@@ -1,7 +1,8 @@
 """Sizes of released networks, computed from the names and shapes of their weights.
 
 * Classifier: ``to_patch_embedding.2.weight`` [dim, patch_dim], ``pos_embedding`` [1, 1 + seq, dim],
-  ``transformer.layers.{i}.0.fn.qkv.weight`` [inner, dim], ``mlp_head.1.weight`` [classes, dim].
+  ``transformer.layers.{i}.0.fn.qkv.weight`` [inner, dim], ``mlp_head.1.weight`` [classes, dim]. In the fine-tuned layout ``mlp_head.1`` is
+  a hidden layer, and a second map ``head.weight`` [classes, hidden] follows it (``mlp_head.2`` in this library).
 * CRATE-alpha: as the classifier, with ``conv1.weight`` [dim, channels, patch, patch] in place of the first weight.
 * Autoencoder: ``patch_embed.proj.weight`` [dim, channels, patch, patch], ``pos_embed`` [1, 1 + seq, dim],
   ``blocks.{i}.layers.0.0.fn.qkv.weight`` [dim, dim].
@@ -27,6 +28,8 @@ AUTOENCODER = {"patch_embed.proj.weight": 4, "pos_embed": 3, "blocks.0.layers.0.
 LANGUAGE = {"transformer.wte.weight": 2, "transformer.wpe.weight": 2, "transformer.h.0.attn.c_attn.weight": 2}
 HEAD_DIM = 64  # width of the heads of released networks
 HEADS = {576: 12}  # number of heads by inner width, where it differs: the released "small" has heads of width 48
+# Inner widths with which classifiers of different numbers of heads were released: CRATE-B has 12, the network of the segmentation demo 6.
+AMBIGUOUS = {768: (12, 6)}
 
 
 def classifier_sizes(weights: Mapping[str, Tensor], *, image_size: int, patch_size: int, heads: int | None) -> dict[str, Any]:
@@ -37,7 +40,8 @@ def classifier_sizes(weights: Mapping[str, Tensor], *, image_size: int, patch_si
         image_size, patch_size: sides in pixels with which the network was trained.
         heads: number of heads, which the weights do not determine. None: heads of width 64 (48 for inner width 576).
     Raises:
-        ValueError: weights that determine a size are missing, or the image, the patches or the heads do not fit them.
+        ValueError: weights that determine a size are missing, the image, the patches or the heads do not fit them, or ``heads`` is None
+            and networks of this width were released with different numbers of heads (:data:`AMBIGUOUS`).
     """
     _check(weights, CLASSIFIER, "a CRATE classifier as released")
     dim, patch_dim = weights["to_patch_embedding.2.weight"].shape
@@ -54,6 +58,9 @@ def classifier_sizes(weights: Mapping[str, Tensor], *, image_size: int, patch_si
     if (tokens := weights["pos_embedding"].shape[1] - 1) != (image_size // patch_size) ** 2:
         side = isqrt(tokens) * patch_size
         raise ValueError(f"image_size must fit {tokens} patches, got {image_size} with patch_size={patch_size}; pass image_size={side}")
+    if heads is None and inner in AMBIGUOUS:
+        numbers = " or ".join(f"heads={count}" for count in AMBIGUOUS[inner])
+        raise ValueError(f"heads must be given for width {inner}, since the released networks differ, got None; pass {numbers}")
     heads = _heads(inner, heads, "qkv")
     return {
         "image_size": image_size,

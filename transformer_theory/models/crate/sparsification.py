@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...core.validation import integers, positive, same_dtype
+from ...core.validation import finite, integers, positive, same_dtype
 from .attention import Batch
 
 ONE_PRODUCT_TOKENS = 4  # smallest n / d for which one product with A is faster than two products with D
@@ -107,8 +107,9 @@ def curvature(dictionary: Dictionary) -> float:
     r"""Computes :math:`L = \|D\|_2^2`, the Lipschitz constant of the gradient; ISTA descends for :math:`\eta \le 1/L`.
 
     Raises:
-        ValueError: the dictionary is zero.
+        ValueError: the dictionary is zero or not finite.
     """
+    finite(dictionary=dictionary)
     # Power iteration would approach the norm from below and allow steps that are too long, so singular values are computed.
     L = float(torch.linalg.matrix_norm(dictionary, 2)) ** 2
     if not L > 0:

@@ -238,9 +238,9 @@ def _feasibility(sizes: list[int], shares: list[float], feasible: FeasibleSet, T
     yield _on_data(
         SELECTABLE,
         count,
-        predicted=guaranteed,
-        op=">=",
-        threshold=guaranteed,
+        predicted=guaranteed or None,  # a count is always at least zero, so without a guarantee there is no prediction
+        op=">=" if guaranteed else None,
+        threshold=guaranteed or None,
         verdict=judge(count, ">=", guaranteed, converged=converged, covered=guaranteed > 0),
         note=note,
     )

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.validation import converted, positive
+from ...core.validation import converted, integers, positive
 from ...models.crate.compression import Bases, Tokens, coordinates, expansion
 
 
@@ -36,16 +36,18 @@ def neumann_error(radius: float, *, terms: int = 1) -> float:
         radius: rho, the spectral radius of A.
         terms: M, number of terms after the identity; 1 in the papers.
     Raises:
-        ValueError: the radius or the number of terms is negative.
+        ValueError: the radius is negative or not finite, or the number of terms is negative.
     """
-    if not (radius >= 0 and terms >= 0):
-        raise ValueError(f"radius and terms must be >= 0, got {radius} and {terms}")
+    integers(minimum=0, terms=terms)
+    if not 0 <= radius < math.inf:
+        raise ValueError(f"radius must be a finite number >= 0, got {radius}")
     return radius ** (terms + 1) / (1 + radius)
 
 
 @converted(floats=("A",))
 def neumann_sum(A: Float[Tensor, "*batch n n"], *, terms: int = 1) -> Float[Tensor, "*batch n n"]:
     r"""Returns the partial sum :math:`\sum_{j \le M} (-A)^j` of the series of (I + A)^-1, ``[*batch, n, n]``."""
+    integers(minimum=0, terms=terms)
     eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
     total = eye.expand_as(A)
     for _ in range(terms):

@@ -31,7 +31,7 @@ from ...core.validation import positive
 from ...metrics.coding import coding_rate, unit_norm
 from ...metrics.coding.rates import coordinates
 from ...models.crate.compression import Bases
-from .problem import PAPER, SIGN, nonzeros, random_subspaces
+from .problem import CURVES, SIGN, nonzeros, random_subspaces
 
 Stream = Float[Tensor, "batch n d"]
 Heads = Float[Tensor, "*batch K n p"]
@@ -160,9 +160,9 @@ class Compression(Metric):
     def _rows(self, layer: int, rates: Sequence[float], null: Sequence[Sequence[float]]) -> list[Measurement]:
         falls = tuple(_fall(*pair) for pair in null)
         return [
-            self._row(COMPRESSION, layer, _fall(*rates), falls, side=">=", source=PAPER),
-            self._row(BEFORE, layer, rates[0], tuple(pair[0] for pair in null), unit="nats", source=PAPER),
-            self._row(AFTER, layer, rates[1], tuple(pair[1] for pair in null), unit="nats", source=PAPER),
+            self._row(COMPRESSION, layer, _fall(*rates), falls, side=">=", source=CURVES),
+            self._row(BEFORE, layer, rates[0], tuple(pair[0] for pair in null), unit="nats", source=CURVES),
+            self._row(AFTER, layer, rates[1], tuple(pair[1] for pair in null), unit="nats", source=CURVES),
         ]
 
     def _row(self, quantity: str, layer: int, value: float, null: tuple[float, ...], **columns: Any) -> Measurement:
@@ -233,7 +233,7 @@ class Sparsity(Metric):
                     layer=layer,
                     n=int(count),
                     note="exact zeros of the output of a block; deeper blocks should be sparser",
-                    source=PAPER,
+                    source=CURVES,
                 )
             )
         return rows

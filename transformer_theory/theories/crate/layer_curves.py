@@ -28,7 +28,7 @@ from ...models.crate.compression import coordinates
 from ...probes import NoAttention, probe
 from ...probes.evaluation import converted_inputs, evaluation
 from .in_networks import AFTER, BEFORE, NONZEROS, Compression, Sparsity, head_rate, unit_coordinates
-from .problem import PAPER
+from .problem import CURVES as SOURCE
 
 EPS = 0.1  # eps^2 = .01, as in the released code
 CLASS_EPS = 0.5**0.5  # eps^2 = .5, as in the released code for features of norm one
@@ -59,7 +59,7 @@ class InputRate(Metric):
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
         """Returns :data:`INPUT` of each layer, in nats."""
         return [
-            Measurement("crate", "in network", INPUT, float(total / count), unit="nats", layer=layer, n=int(count), source=PAPER)
+            Measurement("crate", "in network", INPUT, float(total / count), unit="nats", layer=layer, n=int(count), source=SOURCE)
             for (layer,), (count, total) in sorted(self.sums.items())
         ]
 

@@ -31,7 +31,7 @@ from ...metrics.coding import unit_norm
 from ...models.crate.compression import Bases, coordinates
 from .approximations import spectral_radii
 from .in_networks import RANDOM_SUBSPACES
-from .problem import LASSO, PAPER, SIGN, fit_subspaces, incoherence, incompleteness, nonzeros, random_subspaces
+from .problem import GRADIENT, LASSO, PAPER, SIGN, STEP, fit_subspaces, incoherence, incompleteness, nonzeros, random_subspaces
 from .steps import exact_step, lipschitz
 from .unrolled import ISTA_STEPS, LAYERS, Sequences, forms, guaranteed_rates, sparse_code, unroll
 
@@ -101,7 +101,7 @@ def measure(problem: Problem, generator: torch.Generator) -> Iterator[Measuremen
         null=_null(float(directions["random"][-1] / directions["random"][0])),
         side="<=",
         n=m,
-        source=PAPER,
+        source=GRADIENT,
         note=f"share of the first rate after {LAYERS} steps, {K} fitted subspaces of dimension {d // K}",
     )
     yield _row(
@@ -115,12 +115,12 @@ def measure(problem: Problem, generator: torch.Generator) -> Iterator[Measuremen
         null=_null(float(runs["random"].rates[-1]) / first_rate),
         side="<=",
         n=m,
-        source=PAPER,
+        source=GRADIENT,
         note="share of the first rate; the threshold is the descent inequality",
     )
     note = "as a share of the first rate"
     largest = float(runs["paper"].changes.max())
-    yield _judged(LARGEST_CHANGE, largest, "<=", 0.0, covered=ideal, setting="paper", n=m, source=PAPER, note=note)
+    yield _judged(LARGEST_CHANGE, largest, "<=", 0.0, covered=ideal, setting="paper", n=m, source=STEP, note=note)
     smallest = float(runs["tied residual"].changes.min())
     yield _judged(SMALLEST_CHANGE, smallest, ">=", 0.0, covered=ideal, setting="tied residual", n=m, source=SIGN, note=note)
     arrays = {f"crate/rate/{name}": run.rates.numpy() for name, run in runs.items()}

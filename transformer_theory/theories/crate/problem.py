@@ -17,11 +17,17 @@ from torch import Tensor
 
 from ...core.parallel import single_threaded
 from ...core.sources import Source
-from ...core.validation import converted
+from ...core.validation import converted, integers
 from ...metrics.coding import coding_rate, subspace_coding_rate, unit_norm
 from ...models.crate.compression import Bases
 
-PAPER, SIGN, LASSO = Source("yu2023white"), Source("hu2024indepth"), Source("beck2009fast")
+PAPER, LASSO = Source("yu2023white"), Source("beck2009fast")
+GRADIENT = Source("yu2023white", "Section 2.3, Eqs. (8)-(10)", "confirmed")
+STEP = Source("yu2023white", "Eqs. (10)-(12); Approximation 4, App. A.2", "confirmed")
+SERIES = Source("yu2023white", "Eqs. (67)-(68), App. A.2", "confirmed")
+CURVES = Source("yu2023white", "Section 3.1, Figs. 3, 4", "confirmed")
+SIGN = Source("hu2024indepth", "attention-only experiment, figure with panels (a) and (b)", "second-hand")
+RATES = Source("beck2009fast", "Theorem 3.1 (ISTA), Theorem 4.4 (FISTA)", "second-hand")
 
 
 @converted(floats=("tokens", "bases"))
@@ -56,8 +62,9 @@ def random_subspaces(K: int, d: int, p: int, *, generator: torch.Generator) -> B
     Raises:
         ValueError: p lies outside [1, d], or K < 1.
     """
-    if not (1 <= p <= d and K >= 1):
-        raise ValueError(f"expected K >= 1 subspaces of dimension 1 <= p <= d, got K={K}, p={p}, d={d}")
+    integers(K=K, d=d, p=p)
+    if p > d:
+        raise ValueError(f"p must be at most d for subspaces of dimension p in d dimensions, got p={p} and d={d}")
     size = min(K, d // p)  # subspaces per group: as many as fit orthogonally into d dimensions
     groups = -(-K // size)  # K / size, rounded up
     frames = [torch.linalg.qr(torch.randn(d, size * p, generator=generator, dtype=torch.float64))[0] for _ in range(groups)]
@@ -86,6 +93,7 @@ def fit_subspaces(
     Raises:
         ValueError: p lies outside [1, d], or K < 1.
     """
+    integers(rounds=rounds, starts=starts)
     # With fewer than K tokens _start fits fewer than K bases; the last ones of these random bases supply the rest.
     best, best_energy, labels = (random_subspaces(K, tokens.shape[1], p, generator=generator).to(tokens), -1.0, None)
     for _ in range(starts):

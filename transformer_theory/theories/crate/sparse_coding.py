@@ -10,6 +10,7 @@ lowers F by at least L/2 ||Z+ - Z||^2 if eta = 1/L. FISTA adds Nesterov's moment
 Sources: :cite:t:`beck2009fast` (descent and rate); the duality gap is Fenchel's. Notation: docs/notation.md.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from ...core.errors import NotConverged
 from ...core.parallel import single_threaded
-from ...core.validation import converted, positive
+from ...core.validation import converted, finite, integers, number, positive
 from ...models.crate.compression import Bases
 from ...models.crate.sparsification import Code, Dictionary, Tokens, check_dictionary, curvature, ista_step
 
@@ -45,7 +46,7 @@ def largest_step(dictionary: Dictionary) -> float:
     r"""Returns :math:`1/L = 1/\|D\|_2^2`, the longest step for which ISTA is proved to descend.
 
     Raises:
-        ValueError: the dictionary is zero.
+        ValueError: the dictionary is zero or not finite.
     """
     return 1 / curvature(dictionary)
 
@@ -58,8 +59,12 @@ def ista(tokens: Tokens, dictionary: Dictionary, *, lam: float, steps: int, eta:
     ``start`` defaults to zero, the step size ``eta`` to 1/L.
 
     Raises:
-        ValueError: shapes or dtypes do not fit, or ``eta`` exceeds 1/L (:func:`largest_step`), so that F may rise.
+        ValueError: shapes or dtypes do not fit, values are not finite, ``lam`` or ``steps`` is negative, or ``eta`` exceeds 1/L
+            (:func:`largest_step`), so that F may rise.
     """
+    integers(minimum=0, steps=steps)
+    if not 0 <= number("lam", lam) < math.inf:
+        raise ValueError(f"lam must be finite and at least 0, got {lam}")
     longest = largest_step(dictionary)
     if eta is not None:
         positive(eta=eta)
@@ -110,10 +115,11 @@ def fista(
         max_steps: largest number of steps.
         start: initial code, ``[*batch, n, m]``. None: zero.
     Raises:
-        ValueError: shapes or dtypes do not fit, or ``lam`` is not positive and finite.
+        ValueError: shapes or dtypes do not fit, values are not finite, or ``lam``, ``tol`` or ``max_steps`` is not positive.
         NotConverged: a condition fails after ``max_steps``; the error carries the last :class:`LassoSolution` and its residual.
     """
-    positive(lam=lam)
+    positive(lam=lam, tol=tol)
+    integers(max_steps=max_steps)
     L = curvature(dictionary)
     code = point = _start(tokens, dictionary, start)
     unit = (tokens @ dictionary).abs().amax(-1) / L
@@ -187,9 +193,16 @@ def _solution(code: Tensor, tokens: Tensor, dictionary: Tensor, *, lam: float, L
 
 
 def _start(tokens: Tensor, dictionary: Tensor, start: Tensor | None) -> Tensor:
-    """Checks the shapes and returns the initial code, zero by default."""
+    """Checks shapes and values, and returns the initial code, zero by default."""
     check_dictionary(tokens, dictionary)
-    return tokens.new_zeros(*tokens.shape[:-1], dictionary.shape[1]) if start is None else start
+    finite(tokens=tokens)
+    shape = (*tokens.shape[:-1], dictionary.shape[1])
+    if start is None:
+        return tokens.new_zeros(shape)
+    if start.shape != shape:
+        raise ValueError(f"start must have one entry per atom for each token, {list(shape)}, got {list(start.shape)}")
+    finite(start=start)
+    return start
 
 
 def signed_dictionary(bases: Bases) -> Dictionary:

@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.validation import converted, positive, same_dtype
+from ...core.validation import converted, integers, positive, same_dtype
 from ...maths.linalg import logdet_identity_plus
 from ...models.attention import tied_attention
 from ...models.crate.compression import (
@@ -56,8 +56,9 @@ def lipschitz(bases: Bases, *, n: int, eps: float) -> float:
     the sum over k give L. Hence a step of kappa lowers R^c by at least :math:`\kappa (1 - \kappa L / 2) \|\nabla R^c\|^2`.
 
     Raises:
-        ValueError: ``eps`` is not positive and finite.
+        ValueError: n is below 1, or ``eps`` is not positive and finite.
     """
+    integers(n=n)
     # sum_k U_k U_k^T = U U^T with U = [U_1 ... U_K], d x Kp, and ||U U^T|| = ||U||^2.
     concatenated = bases.transpose(0, 1).flatten(1)
     return expansion(bases, n=n, eps=eps) * float(torch.linalg.matrix_norm(concatenated, 2)) ** 2

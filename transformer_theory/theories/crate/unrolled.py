@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ...core.validation import integers
 from ...metrics.coding import subspace_coding_rate, unit_norm
 from ...models.crate.compression import Bases, expansion, rate_gradient
 from ...models.crate.sparsification import curvature, ista_step
@@ -60,6 +61,7 @@ def unroll(tokens: Sequences, bases: Bases, step: Step, *, eps: float, layers: i
     Raises:
         ValueError: shapes do not fit, or ``eps`` is not positive.
     """
+    integers(minimum=0, layers=layers)
     states = [tokens]
     for _ in range(layers):
         grown = bool(states[-1].abs().max() > GROWTH_LIMIT * tokens.abs().max())

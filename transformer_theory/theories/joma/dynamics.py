@@ -13,7 +13,7 @@ not part of the theory, subtracts :math:`\lambda v`. Source: :cite:t:`tian2024jo
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import no_type_check
+from typing import TypeVar, no_type_check
 
 import torch
 from jaxtyping import Float, Int
@@ -29,6 +29,7 @@ Activation = Callable[[Tensor], tuple[Tensor, Tensor]]
 Loss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 Velocity = Callable[[Block], Block]
 Stepper = Callable[[Block, Velocity, float], Block]
+State = TypeVar("State")
 
 
 def linear(p: Hidden) -> tuple[Hidden, Hidden]:
@@ -197,17 +198,37 @@ def gradient_flow(start: Block, contexts: Contexts, model: Model, *, step: float
 
 
 @no_type_check
+def _plus(state: State, velocity: State, step: float) -> State:
+    return state + step * velocity
+
+
+@no_type_check
 def _euler(block: Block, velocity: Velocity, step: float) -> Block:
     return block.plus(velocity(block), step)
 
 
+@no_type_check  # the state is a block, or a tensor of any shape
+def runge_kutta(
+    state: State, velocity: Callable[[State], State], *, step: float, plus: Callable[[State, State, float], State] = _plus
+) -> State:
+    """Returns the state after one step of the classical Runge-Kutta method.
+
+    Args:
+        state: state of an autonomous equation, for example a tensor.
+        velocity: right-hand side of the equation.
+        step: time step.
+        plus: maps a state x, a velocity v and a time h to x + h v.
+    """
+    first = velocity(state)
+    second = velocity(plus(state, first, step / 2))
+    third = velocity(plus(state, second, step / 2))
+    fourth = velocity(plus(state, third, step))
+    return plus(plus(plus(plus(state, first, step / 6), second, step / 3), third, step / 3), fourth, step / 6)
+
+
 @no_type_check
 def _runge_kutta(block: Block, velocity: Velocity, step: float) -> Block:
-    first = velocity(block)
-    second = velocity(block.plus(first, step / 2))
-    third = velocity(block.plus(second, step / 2))
-    fourth = velocity(block.plus(third, step))
-    return block.plus(first, step / 6).plus(second, step / 3).plus(third, step / 3).plus(fourth, step / 6)
+    return runge_kutta(block, velocity, step=step, plus=Block.plus)
 
 
 @single_threaded

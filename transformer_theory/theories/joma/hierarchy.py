@@ -13,8 +13,8 @@ latents:
 .. math:: \text{recovery} = \operatorname{mean}_a \max_u
     \frac{\langle h_u - \bar h_u, a - \bar a \rangle}{\|h_u - \bar h_u\| \|a - \bar a\|} .
 
-The largest of many correlations over few classes is not small by chance: for 400 Gaussian units and 20 classes it is about .62 (the
-asymptotic :math:`\sqrt{2 \ln 400 / 20} = .77` does not apply to so few classes). A recovery therefore needs two chance levels: the recovery
+The largest of many correlations over few classes is not small by chance: for 400 Gaussian units and 20 classes it is .63
+(:func:`chance_recovery`; the asymptotic :math:`\sqrt{2 \ln 400 / 20} = .77` does not apply to so few classes). A recovery therefore needs two chance levels: the recovery
 before training, and the recovery with the classes of the latents shuffled. Latents that are active in no class or in every class have no
 correlation and are omitted. The released code also prints the recovery without centring, for which any two positive vectors are similar.
 Source: :cite:t:`tian2024joma`, Table 1 and released code.
@@ -157,6 +157,25 @@ def shuffled_recovery(hidden: Hidden, activity: Activity, *, generator: torch.Ge
     """
     orders = [torch.randperm(len(activity), generator=generator) for _ in range(draws)]
     return torch.stack([recovery(hidden, activity[order]) for order in orders])
+
+
+def chance_recovery(units: int, classes: int) -> float:
+    r"""Computes the expected largest of ``units`` independent correlations over ``classes`` classes, the recovery by random units.
+
+    A correlation r of Gaussian units with a fixed vector has :math:`r \sqrt{(C-2)/(1-r^2)}` distributed as Student's t with C - 2 degrees
+    of freedom; with its distribution function F, :math:`E \max r = 1 - \int_{-1}^1 F(r)^m\, dr`.
+
+    Raises:
+        ValueError: units < 1 or classes < 3.
+    """
+    from scipy.stats import t as student
+
+    if units < 1 or classes < 3:
+        raise ValueError(f"chance_recovery needs at least 1 unit and 3 classes, got {units} and {classes}")
+    # Substituting r = sin(x), whose t is sqrt(C - 2) tan(x), removes the steep ends; the trapezoidal rule then has an error below 1e-6.
+    x = torch.linspace(-math.pi / 2, math.pi / 2, 20_001, dtype=torch.float64)[1:-1]
+    below = torch.from_numpy(student.cdf(math.sqrt(classes - 2) * x.tan().numpy(), classes - 2))
+    return 1 - float(torch.trapezoid(below**units * x.cos(), x))
 
 
 def _largest_cosine(h: Hidden, a: Float[Tensor, "classes latents"]) -> Float[Tensor, ""]:

@@ -102,9 +102,9 @@ class Stack(nn.Module):
         # cumprod is 1 at the leading positions at which all sequences have the first word, and 0 from the first other position on.
         is_padding = (ids == ids[:1, :1]).all(0).long().cumprod(0)
         padding = max(1, int(is_padding.sum()))
-        copies = torch.ones(ids.shape[1] - padding + 1, device=ids.device)
-        copies[0] = padding
         tokens, traces = self.embedding(ids[:, padding - 1 :]), []  # [n, L - padding + 1, dim]
+        copies = tokens.new_ones(tokens.shape[1])
+        copies[0] = padding
         for layer in self.layers:
             tokens, trace = layer(tokens, copies)
             traces.append(trace)

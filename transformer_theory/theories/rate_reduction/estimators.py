@@ -6,7 +6,7 @@ r"""Classifiers based on the rate reduction as scikit-learn estimators. Samples 
   :math:`C_j = \alpha_j (I + \alpha_j X_j^\top X_j)^{-1}` compresses the class. It uses all directions of a class, weighted by their energy.
 * :class:`ReduNetClassifier` applies the same rule after the layers of ReduNet, which are built from the training samples.
 
-The defaults are ε² = 0.1, λ = 500 and 100 layers, as in the published networks, and subspaces of 6 dimensions. With λ = 500
+The defaults are ε² = 0.1, λ = 500 and 100 layers, as in the published networks, and subspaces of 6 dimensions (fewer if samples have at most 6 dimensions). With λ = 500
 ``predict_proba`` is 0 or 1 to 15 digits for most samples and does not reflect confidence. For probabilities take a smaller ``sharpness``,
 about the inverse of a typical difference of :math:`\|xC_j\|` between two classes.
 
@@ -40,6 +40,7 @@ from .redunet.construction import check_samples, check_settings
 EPS = 0.1**0.5
 SHARPNESS = 500.0  # λ of the published networks
 EXPECTED_FAILED_CHECKS = {"check_estimators_dtypes": "its samples contain zero vectors, which have no direction and are rejected"}
+DEFAULT_RANK = 6  # dimension of the nearest subspaces
 DECIMALS = 12  # norms are rounded before the comparison, so that two subspaces that both contain a sample tie
 PUBLISHED_STEP = 0.5  # η of the published networks
 MAX_LOSS = 0.05  # the estimation of memberships may lower the training accuracy by this much without a warning
@@ -76,25 +77,28 @@ class NearestSubspaceClassifier(_Directions):
     r"""Classifier by the largest projection :math:`\|xU_j\|` onto the principal subspace of a class.
 
     Args:
-        rank: dimension of the subspace of each class, at most the rank of its samples.
+        rank: dimension of the subspace of each class, below d, or its number of samples if that is smaller. None: 6, but at most d - 1,
+            because a subspace of all d dimensions contains every sample.
 
     Attributes:
         classes_: sorted classes, ``[k]``.
         subspaces_: orthonormal rows ``[r, d]`` that span the subspace of each class.
     """
 
-    def __init__(self, rank: int = 6):
+    def __init__(self, rank: int | None = None):
         self.rank = rank
 
     def fit(self, X, y) -> "NearestSubspaceClassifier":
         """Computes the subspaces of samples ``[n, d]`` with labels ``[n]``.
 
         Raises:
-            ValueError: a sample is zero or not finite, labels are not classes, or rank is below 1.
+            ValueError: a sample is zero or not finite, labels are not classes, rank is below 1, or the subspace of a class is the whole
+                space.
             TypeError: rank is not an integer.
         """
         directions, indices = self._begin(X, y)
-        subspaces = principal_subspaces(directions, indices, rank=self.rank)
+        rank = max(1, min(DEFAULT_RANK, directions.shape[1] - 1)) if self.rank is None else self.rank
+        subspaces = principal_subspaces(directions, indices, rank=rank)
         self.subspaces_ = [subspaces[j].numpy() for j in range(len(self.classes_))]
         return self
 

@@ -23,11 +23,11 @@ def nearest_subspace(train: Float[Tensor, "n d"], labels: Int[Tensor, " n"], tes
         train: training features, ``[n, d]``.
         labels: classes of the training features, ``[n]``; classes without samples are never predicted.
         test: test features, ``[m, d]``.
-        rank: dimension of each subspace, at most the number of samples of the class.
+        rank: dimension of each subspace, below d, or the number of samples of the class if that is smaller.
     Returns:
         Predicted classes, ``[m]``.
     Raises:
-        ValueError: rank is below 1.
+        ValueError: rank is below 1, or the subspace of a class is the whole space.
         TypeError: rank is not an integer.
     """
     bases = principal_subspaces(train, labels, rank=rank)
@@ -41,15 +41,22 @@ def principal_subspaces(train: Float[Tensor, "n d"], labels: Int[Tensor, " n"], 
     Args:
         train: training features, ``[n, d]``.
         labels: classes of the training features, ``[n]``.
-        rank: dimension of each subspace, at most the number of samples of the class.
+        rank: dimension of each subspace, below d, or the number of samples of the class if that is smaller.
     Returns:
         Rows ``[r, d]`` by class, for each class with samples.
     Raises:
-        ValueError: rank is below 1.
+        ValueError: rank is below 1, or the subspace of a class is the whole space.
         TypeError: rank is not an integer.
     """
     integers(rank=rank)
-    return {j: torch.linalg.svd(train[labels == j], full_matrices=False).Vh[:rank] for j in labels.unique().tolist()}
+    bases = {j: torch.linalg.svd(train[labels == j], full_matrices=False).Vh[:rank] for j in labels.unique().tolist()}
+    d = train.shape[1]
+    if whole := [j for j, basis in bases.items() if len(basis) == d > 1]:
+        raise ValueError(
+            f"rank must be below the dimension {d}, got {rank}: the subspace of class {whole[0]} would contain every sample; "
+            f"pass a rank of at most {d - 1}"
+        )
+    return bases
 
 
 @dataclass(frozen=True)
@@ -81,10 +88,10 @@ def accuracies(
     Args:
         train, labels: training features, ``[n, d]``, and their labels, correct or corrupted, ``[n]``.
         test, truth: test features, ``[m, d]``, and their classes, ``[m]``.
-        rank: dimension of the subspaces, at most the number of samples of a class.
+        rank: dimension of the subspaces, below d, or the number of samples of a class if that is smaller.
         neighbours: number of neighbours that vote.
     Raises:
-        ValueError: rank is below 1, or there are fewer training samples than neighbours.
+        ValueError: rank is below 1, the subspace of a class is the whole space, or there are fewer training samples than neighbours.
     """
     from sklearn.neighbors import KNeighborsClassifier
     from sklearn.svm import LinearSVC

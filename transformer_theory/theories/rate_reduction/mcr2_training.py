@@ -1,7 +1,8 @@
 """Training on the rate reduction, with labels (correct or corrupted) or without. Without labels the copies of an image form a class.
 
-The recipes follow the published commands, but samples are permuted in each epoch; the released loader keeps one order. For the published
-label corruption, apply :func:`~transformer_theory.data.corruption.relabel_uniformly` to the labels first.
+The recipes follow the published commands, with their networks, but samples are permuted in each epoch; the released loader keeps one
+order. Without labels, the first copy of each image is the image itself, as in the released loader. For the published label corruption,
+apply :func:`~transformer_theory.data.corruption.relabel_uniformly` to the labels first.
 
 Source: :cite:t:`yu2020learning`.
 """
@@ -14,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ...metrics.coding import unit_norm
-from ...models.resnet import ResNet18
+from ...models.resnet import ResNet18, ResNet18Control, ResNet18STL
 from ...probes.evaluation import evaluation
 from ...training.augment import blurred, crop, flip, greyed, jitter, resized_crop
 from ...training.fitting import State, fit, permuted
@@ -37,8 +38,8 @@ class RateReductionRecipe:
         learning_rate: the learning rate until the first milestone.
         milestones: epochs after which the learning rate is divided by ten.
         description: data and augmentation, in one sentence.
-        batch_size: samples per step: ``copies`` augmented copies of each of ``batch_size / copies`` images.
-        copies: augmented copies per image. With labels: 1. Without labels: the size of each class.
+        batch_size: samples per step: ``copies`` copies of each of ``batch_size / copies`` images.
+        copies: copies per image. With labels: 1, augmented. Without labels: the size of each class; the first copy is the image itself.
         eps, gamma1, gamma2: see :class:`~.loss.MaximalCodingRateReduction`; eps is squared inside.
         momentum, weight_decay: parameters of stochastic gradient descent.
     Raises:
@@ -100,7 +101,7 @@ def fit_supervised(
 def fit_self_supervised(
     recipe: RateReductionRecipe, model: nn.Module, images: Images, *, generator: torch.Generator
 ) -> Float[Tensor, " steps"]:
-    """Trains without labels, in place: the augmented copies of an image form a class. The model ends in evaluation mode.
+    """Trains without labels, in place: an image and its augmented copies form a class. The model ends in evaluation mode.
 
     Args:
         recipe: recipe with at least two copies of each image.
@@ -118,7 +119,9 @@ def fit_self_supervised(
 
     def batch(positions: Tensor) -> tuple[Tensor, Tensor]:
         classes = torch.arange(len(positions)).repeat_interleave(recipe.copies)  # position of the image in the batch
-        return recipe.augment(images[positions[classes]]), classes
+        copies = recipe.augment(images[positions[classes]])
+        copies[:: recipe.copies] = images[positions]
+        return copies, classes
 
     return _fit(recipe, model, images, batch, generator)
 
@@ -165,14 +168,16 @@ def _self_supervised(images: Tensor) -> Tensor:
     return greyed(jitter(flip(resized_crop(images))))
 
 
-def _self_supervised_blurred(images: Tensor) -> Tensor:
-    return blurred(_self_supervised(images))
+def _self_supervised_stl(images: Tensor) -> Tensor:
+    return blurred(greyed(jitter(flip(resized_crop(images)), strength=0.8, hue=0.2)))
 
 
-def _without_labels(name: str, augment: Callable[[Tensor], Tensor], description: str) -> RateReductionRecipe:
+def _without_labels(
+    name: str, build: Callable[[], nn.Module], augment: Callable[[Tensor], Tensor], description: str
+) -> RateReductionRecipe:
     return RateReductionRecipe(
         name,
-        ResNet18,
+        build,
         augment,
         epochs=100,
         learning_rate=0.1,
@@ -184,6 +189,7 @@ def _without_labels(name: str, augment: Callable[[Tensor], Tensor], description:
     )
 
 
+CIFAR = "20 images per step, 50 copies each, with crops and colour jitter"
 RATE_REDUCTION_RECIPES = {
     recipe.name: recipe
     for recipe in (
@@ -196,8 +202,10 @@ RATE_REDUCTION_RECIPES = {
             milestones=(200, 400),
             description="labels, right or corrupted; images of 32 pixels, cropped after padding by 8 and flipped",
         ),
-        _without_labels("CIFAR-10, self-supervised", _self_supervised, "20 images per step, 50 copies each, with crops and colour jitter"),
-        _without_labels("CIFAR-100, self-supervised", _self_supervised, "20 images per step, 50 copies each, with crops and colour jitter"),
-        _without_labels("STL-10, self-supervised", _self_supervised_blurred, "as CIFAR-10, with images of 96 pixels, also blurred"),
+        _without_labels("CIFAR-10, self-supervised", ResNet18Control, _self_supervised, CIFAR),
+        _without_labels("CIFAR-100, self-supervised", ResNet18Control, _self_supervised, CIFAR),
+        _without_labels(
+            "STL-10, self-supervised", ResNet18STL, _self_supervised_stl, "as CIFAR-10, with images of 96 pixels, stronger jitter and blur"
+        ),
     )
 }

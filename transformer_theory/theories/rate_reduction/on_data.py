@@ -271,12 +271,13 @@ def _unseen(features: Features, test: Tensor, net: ReduNet) -> Iterator[Measurem
     x, y = features.vectors[~test], features.labels[~test]
     unseen, truth = features.vectors[test], features.labels[test]
     transformed = net.transform(unseen)
-    hits_before = (nearest_subspace(x, y, unseen, rank=SUBSPACE_RANK) == truth).double()
-    hits_after = (nearest_subspace(net.features, y, transformed, rank=SUBSPACE_RANK) == truth).double()
+    rank = max(1, min(SUBSPACE_RANK, x.shape[1] - 1))  # a subspace of all dimensions contains every sample
+    hits_before = (nearest_subspace(x, y, unseen, rank=rank) == truth).double()
+    hits_after = (nearest_subspace(net.features, y, transformed, rank=rank) == truth).double()
     before, after, n = float(hits_before.mean()), float(hits_after.mean()), len(truth)
     chance = Null("largest class", (float(torch.bincount(truth).max() / n),))
     columns = {"unit": "share", "null": chance, "side": ">=", "n": n, "split": "validation"}
-    note = f"nearest subspace of {SUBSPACE_RANK} dimensions"
+    note = f"nearest subspace of {rank} dimensions"
     yield _on_data(ACCURACY_BEFORE, before, MCR2, note=note, **columns)
     error = float((hits_after - hits_before).std()) / n**0.5 if n > 1 else 1.0
     # The accuracy should not fall by more than two standard errors. The theory is about training samples only, so this does not test it.

@@ -36,7 +36,7 @@ from ...core.parallel import single_threaded
 from ...core.validation import converted, integers, positive
 from ...maths.linalg import orthonormalise
 from ...metrics.coding import rate_reduction
-from .problem import check_ranks, sorted_labels
+from .problem import check_integers, check_ranks, sorted_labels
 
 RANK_RTOL = 1e-3  # smallest singular value that `disorder` counts, relative to the largest one of the class
 
@@ -67,9 +67,10 @@ def flat_reduction(sizes: Sequence[int], ranks: Sequence[int], dim: int, *, eps:
     Returns:
         ΔR in nats per sample.
     Raises:
-        ValueError: the ranks do not fit in the dimension or in the samples.
+        ValueError: sizes or ranks are not integers, the ranks do not fit in the dimension or in the samples, or eps is not positive.
     """
     check_ranks(sizes, ranks, dim)
+    positive(eps=eps)
     n = sum(sizes)
     return float(sum(_gain(np.array([r]), size, n, dim, eps)[0] for size, r in zip(sizes, ranks)))
 
@@ -91,7 +92,7 @@ def optimum(sizes: Sequence[int], dim: int, *, eps: float, budget: Sequence[int]
         The optimum; a single class has value 0.
     Raises:
         ValueError: eps is not positive, a size is not an integer >= 0, there is no sample, there are more classes than dimensions, or the
-            budget is not one rank >= 1 for each class.
+            budget is not one integer >= 1 for each class.
         TypeError: dim is not an integer.
     """
     positive(eps=eps)
@@ -100,8 +101,8 @@ def optimum(sizes: Sequence[int], dim: int, *, eps: float, budget: Sequence[int]
         raise ValueError(f"class sizes must be integers >= 0 with at least one sample, got {list(sizes)}")
     if (classes := sum(size > 0 for size in sizes)) > dim:
         raise ValueError(f"orthogonal classes need a dimension each, got {classes} classes in {dim} dimensions")
-    if budget is not None and (len(budget) != len(sizes) or min(budget) < 1):
-        raise ValueError(f"budget must be one rank >= 1 for each of {len(sizes)} classes, got {list(budget)}")
+    if budget is not None and (len(budget) != len(sizes) or any(not isinstance(rank, Integral) or rank < 1 for rank in budget)):
+        raise ValueError(f"budget must be one integer >= 1 for each of {len(sizes)} classes, got {list(budget)}")
     largest = sizes if budget is None else [min(size, rank) for size, rank in zip(sizes, budget)]
     return _optimum(tuple(int(s) for s in sizes), tuple(int(r) for r in largest), int(dim), float(eps))
 
@@ -192,8 +193,10 @@ def maximise(
         The last features ``[n, d]`` float64 in the order of their classes, their labels, and the norm of the gradient (zero at a critical
         point).
     Raises:
-        ValueError: there is not one rank for each class, between 1 and its samples and the dimension, or eps or steps is not positive.
+        ValueError: sizes or ranks are not integers, there is not one rank for each class, between 1 and its samples and the dimension, or
+            eps or steps is not positive.
     """
+    check_integers(sizes, ranks)
     if not sizes or len(sizes) != len(ranks) or any(not 1 <= r <= min(n, dim) for n, r in zip(sizes, ranks)):
         raise ValueError(
             f"ranks must be between 1 and the samples of their class and dimension {dim}, got {list(ranks)} for classes of {list(sizes)}"

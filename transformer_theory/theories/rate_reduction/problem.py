@@ -4,6 +4,7 @@ Source: :cite:t:`yu2020learning` (the optimum), :cite:t:`chan2022redunet` (the t
 """
 
 from collections.abc import Sequence
+from numbers import Integral
 
 import torch
 from jaxtyping import Float, Int
@@ -24,12 +25,24 @@ def sorted_labels(sizes: Sequence[int]) -> Int[Tensor, " n"]:
     return torch.arange(len(sizes)).repeat_interleave(torch.tensor(list(sizes)))
 
 
+def check_integers(sizes: Sequence[int], ranks: Sequence[int]) -> None:
+    """Checks the types of sizes and ranks.
+
+    Raises:
+        ValueError: a size or a rank is not an integer.
+    """
+    if any(not isinstance(value, Integral) for value in (*sizes, *ranks)):
+        raise ValueError(f"class sizes and ranks must be integers, got sizes {list(sizes)} and ranks {list(ranks)}")
+
+
 def check_ranks(sizes: Sequence[int], ranks: Sequence[int], dim: int) -> None:
     """Checks that classes of these ranks fit into orthogonal subspaces.
 
     Raises:
-        ValueError: there is not one rank per class between 1 and its number of samples, or their sum exceeds ``dim``.
+        ValueError: sizes or ranks are not integers, there is not one rank per class between 1 and its number of samples, or their sum
+            exceeds ``dim``.
     """
+    check_integers(sizes, ranks)
     if len(sizes) != len(ranks) or sum(ranks) > dim or any(not 1 <= r <= n for r, n in zip(ranks, sizes)):
         raise ValueError(
             f"ranks must be between 1 and the samples of their class, with a sum <= {dim}, got {list(ranks)} for classes of {list(sizes)}"

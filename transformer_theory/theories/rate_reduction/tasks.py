@@ -93,7 +93,7 @@ class RateReduction:
         train_images, classes = spread(train, MAX_FITTED)
         train_features, features = (unit_norm(outputs(model, pixels, batch_size=batch_size)) for pixels in (train_images, images[0]))
         labels = images[1].cpu().long()
-        rank = max(1, train_features.shape[1] // len(classes.unique()))
+        rank = max(1, train_features.shape[1] // max(2, len(classes.unique())))  # of one class: half of the space
         correct = nearest_subspace(train_features, classes.cpu().long(), features, rank=rank) == labels
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
         reduction, null = (float(rate_reduction(features, groups, eps=self.eps)) for groups in (labels, labels[order]))

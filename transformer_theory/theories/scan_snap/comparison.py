@@ -144,11 +144,12 @@ class Comparison:
         eta_y, eta_z: learning rates of decoder and attention.
         predictions: logits by the four dynamics at the recorded steps.
         runs: exact gradient descent.
-        by_distinctness: rank correlation of the tokens' distinctness and the change of their logits.
-        by_held_out: the same with distinctness on the held-out sequences. None: they have fewer than two classes or tokens.
+        by_distinctness: rank correlation of the tokens' distinctness in the learnt sequences and the change of their logits.
+        by_held_out: the same with distinctness in the held-out sequences. None: they have fewer than two classes or tokens.
         matches: comparisons of the dynamics that predict every token.
         redrawn_error: relative error of the exact flow on sequences of the same length drawn from P(l | n), which is due to the finite
             length alone; NaN if there is no exact flow.
+        words: word of each id, for printing. None: ids are printed.
     """
 
     data: QueryData
@@ -160,6 +161,7 @@ class Comparison:
     by_held_out: RankCorrelation | None
     matches: tuple[Match, ...]
     redrawn_error: float
+    words: tuple[str, ...] | None = None
 
     @property
     def scanning_time(self) -> float:
@@ -244,8 +246,10 @@ class Comparison:
 
     @property
     def verdict(self) -> VerdictName:
-        """Whether distinctness orders the changes of the logits; "not covered" if an assumption fails."""
-        return judge(self.by_distinctness.value, ">=", self.by_distinctness.threshold, covered=self.covered)
+        """Whether distinctness on held-out sequences orders the changes of the logits; "not covered" if an assumption fails."""
+        if self.by_held_out is None:
+            return "inconclusive"
+        return judge(self.by_held_out.value, ">=", self.by_held_out.threshold, covered=self.covered)
 
     @property
     def modified_decoder(self) -> float:
@@ -278,16 +282,18 @@ class Comparison:
         strict = int((~classes.common()).sum())
         failed = [assumption.quantity for assumption in self.assumptions if assumption.verdict != "holds"]
         lines = [
-            f"query {data.query_id}: {data.matching} of {data.total} sequences, {data.used} used; {classes.classes} next tokens, "
+            f"query {named(data.query_id, self.words)}: {data.matching} of {data.total} sequences, {data.used} used; {classes.classes} next tokens, "
             f"{classes.tokens} contextual tokens: {strict} distinct, {classes.tokens - strict} common",
             f"  assumptions: {len(self.assumptions) - len(failed)} of {len(self.assumptions)} hold"
             + "".join(f"; not: {s}" for s in failed),
             f"  predicted: attention scans until t0' = {self.scanning_time:.4g}, then snaps",
         ]
         if any(match.dynamics == EXACT for match in self.matches):
-            lines.append(f"  tokens by predicted gain (exact flow): {_ends(self.order(EXACT))}")
-        lines.append(f"  tokens by measured gain, {runs.steps} steps: {_ends(self.measured_order)}")
-        lines.append(f"  rank correlation with the measured gain: distinctness {self.by_distinctness}")
+            lines.append(f"  tokens by predicted gain (exact flow): {_ends(self.order(EXACT), self.words)}")
+        lines.append(f"  tokens by measured gain, {runs.steps} steps: {_ends(self.measured_order, self.words)}")
+        held_out = "undefined: too few tokens" if self.by_held_out is None else str(self.by_held_out)
+        lines.append(f"  rank correlation with the measured gain: distinctness on held-out sequences {held_out}")
+        lines.append(f"    distinctness on the learnt sequences {self.by_distinctness}")
         lines += [f"    {match.dynamics} {match.order}; half-way at step {match.half_way:.0f}" for match in self.matches]
         lines += [f"    {prediction.dynamics}: none, {prediction.reason}" for prediction in self.predictions if prediction.reason]
         half = self.half_way
@@ -298,12 +304,20 @@ class Comparison:
 
     def __repr__(self) -> str:
         K, S = self.data.classes.conditional.shape
-        outcome = f"rank_correlation={self.by_distinctness.value:.3f}, verdict={self.verdict!r}"
+        value = math.nan if self.by_held_out is None else self.by_held_out.value
+        outcome = f"rank_correlation={value:.3f}, verdict={self.verdict!r}"
         return f"Comparison(query={self.data.query_id}, sequences={self.data.used}, classes={K}, tokens={S}, {outcome})"
 
 
 def compare(
-    data: QueryData, predicted: tuple[Prediction, ...], runs: MinimalRuns, *, eta_y: float, eta_z: float, generator: Generator
+    data: QueryData,
+    predicted: tuple[Prediction, ...],
+    runs: MinimalRuns,
+    *,
+    eta_y: float,
+    eta_z: float,
+    generator: Generator,
+    words: tuple[str, ...] | None = None,
 ) -> Comparison:
     """Compares the order of the most frequent tokens and the size of the changes of all tokens; the generator draws chance levels."""
     top = data.frequency.argsort(descending=True, stable=True)[:MAX_TOKENS]
@@ -323,7 +337,7 @@ def compare(
     for prediction in predicted:
         if prediction.dynamics == EXACT and not prediction.reason:
             redrawn = redrawn_error(data, prediction, runs, eta_y=eta_y, eta_z=eta_z, generator=generator)
-    return Comparison(data, eta_y, eta_z, predicted, runs, by_distinctness, by_held_out, tuple(matches), redrawn)
+    return Comparison(data, eta_y, eta_z, predicted, runs, by_distinctness, by_held_out, tuple(matches), redrawn, words)
 
 
 def _correlate_held_out(data: QueryData, change: Tensor, top: Tensor, generator: Generator) -> RankCorrelation | None:
@@ -342,13 +356,18 @@ def _assumption(quantity: str, value: float, op: Op, threshold: float, locator: 
     """Returns the row of an assumption; with ``strict`` equality fails."""
     holds = value <= threshold if op == "<=" else value >= threshold
     verdict: VerdictName = "holds" if holds and not (strict and value == threshold) else "fails"
-    return Measurement(
-        NAME, "assumption", quantity, value, op=op, threshold=threshold, verdict=verdict, source=Source(PAPER, locator), note=note
-    )
+    source = Source(PAPER, locator, "confirmed" if locator else "")
+    return Measurement(NAME, "assumption", quantity, value, op=op, threshold=threshold, verdict=verdict, source=source, note=note)
 
 
-def _ends(ids: Int[Tensor, " S"]) -> str:
-    """Formats the first and the last ids, with an ellipsis between them."""
-    if len(ids) <= 2 * LISTED_TOKENS:
-        return ", ".join(map(str, ids.tolist()))
-    return f"{', '.join(map(str, ids[:LISTED_TOKENS].tolist()))}, ..., {', '.join(map(str, ids[-LISTED_TOKENS:].tolist()))}"
+def named(token_id: int, words: tuple[str, ...] | None) -> str:
+    """Returns the word of an id in quotation marks, or the id if there are no words."""
+    return str(token_id) if words is None else repr(words[token_id])
+
+
+def _ends(ids: Int[Tensor, " S"], words: tuple[str, ...] | None) -> str:
+    """Formats the first and the last ids or words, with an ellipsis between them."""
+    names = [named(token_id, words) for token_id in ids.tolist()]
+    if len(names) > 2 * LISTED_TOKENS:
+        names = [*names[:LISTED_TOKENS], "...", *names[-LISTED_TOKENS:]]
+    return ", ".join(names)

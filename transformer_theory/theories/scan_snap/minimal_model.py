@@ -16,14 +16,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
-from .dynamics import Batch, Trajectory, Weights, attend, epochs, forward, gradient_descent, minibatches
+from .closed_form import scanning_time
+from .dynamics import Batch, Sequences, Trajectory, Weights, attend, epochs, forward, gradient_descent, minibatches, sequence_batches
 from .multinomial import draw_counts
 from .predictions import Prediction, relative_error
 from .problem import CountedSequences
 from .query_data import QueryData
 
 BATCH, SHUFFLES = 128, 3
-MIN_STEPS, MAX_STEPS = 50, 1000  # range of the default number of steps
+MIN_STEPS, MAX_STEPS = 50, 1000  # range of the default number of steps, as long as scanning takes no longer
+MAX_SCANNING_STEPS = 10_000  # largest default number of steps
 BUDGET = 1e9  # largest number of multiplications of all training runs with the default number of steps
 RECORDED_STEPS = 50  # number of steps at which the logits are recorded
 REDRAWN_SETS = 2  # sets of redrawn sequences, each as large as the data
@@ -63,11 +65,16 @@ class MinimalRuns:
         return int(self.path.steps[-1])
 
 
-def affordable_steps(data: QueryData) -> int:
-    """Returns the number of steps that a billion multiplications allow, between 50 and 1000."""
-    n, S, K = len(data.counted.target), data.classes.tokens, data.classes.classes
-    # A step multiplies a batch of counts [batch, S] by the decoder [S, K + 1], in each run.
-    return int(min(MAX_STEPS, max(MIN_STEPS, BUDGET / ((1 + SHUFFLES) * min(BATCH, n) * S * (K + 1)))))
+def default_steps(data: QueryData, *, eta_y: float) -> int:
+    """Returns the number of steps that a billion multiplications allow, between 50 and 1000, but at least twice t0', up to 10,000.
+
+    Before t0' attention has not finished scanning, and even the sign of the correlations depends on the number of steps.
+    """
+    n, K = len(data.counted.target), data.classes.classes
+    # A step multiplies the counts of a batch that are not zero by the K + 1 columns of the decoder, in each run.
+    per_step = (1 + SHUFFLES) * min(BATCH, n) * float((data.counted.counts > 0).double().sum(1).mean()) * (K + 1)
+    enough = math.ceil(2 * scanning_time(classes=K, vocab_size=data.classes.vocab_size, eta_y=eta_y))
+    return int(max(min(MAX_STEPS, max(MIN_STEPS, BUDGET / per_step)), min(enough, MAX_SCANNING_STEPS)))
 
 
 def train_minimal_model(data: QueryData, *, steps: int, eta_y: float, eta_z: float, generator: Generator) -> MinimalRuns:
@@ -129,11 +136,11 @@ def redrawn_error(data: QueryData, flow: Prediction, runs: MinimalRuns, *, eta_y
     """
     target, query = data.counted.target, data.counted.query
     counts = draw_counts(data.classes.conditional, target.expand(REDRAWN_SETS, -1), context=data.context, generator=generator)
-    draw = epochs(len(target), BATCH, generator=generator)
+    draw, batch_of = epochs(len(target), BATCH, generator=generator), sequence_batches(counts)
 
-    def draw_batch(step: int) -> Batch:
+    def draw_batch(step: int) -> Sequences:
         index = draw(step)
-        return Batch(counts[:, index], query[index].expand(REDRAWN_SETS, -1), target[index].expand(REDRAWN_SETS, -1))
+        return batch_of(index, query[index].expand(REDRAWN_SETS, -1), target[index].expand(REDRAWN_SETS, -1))
 
     start = Weights.zeros(data.classes.tokens, 1, data.classes.classes, data.classes.vocab_size, runs=(REDRAWN_SETS,))
     path = gradient_descent(start, draw_batch, steps=runs.steps, eta_y=eta_y, eta_z=eta_z)

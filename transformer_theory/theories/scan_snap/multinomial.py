@@ -5,8 +5,8 @@ divided in the same way, down to single kinds.
 
 A binomial number k of n with probability p is drawn by inversion, :math:`F(k - 1) \le u < F(k)`. For n up to ``MAX_TABLED`` the first
 ``BITS`` bits of u select a cell of a guide table. Most cells lie between two values of F and determine k at once. For the other cells the
-remaining bits of u are drawn and F is searched. The law is exact to the rounding of F and of p (14 digits). Larger n use numpy's binomial
-sampler, so the cost does not grow with the length of a sequence. Source of the sequences: :cite:t:`tian2023scan`.
+remaining bits of u are drawn and F is searched. The law is exact to the rounding of F and of p (14 digits). Tables are computed when they
+are first needed. Larger n use numpy's binomial sampler, so the cost does not grow with the length of a sequence. Source of the sequences: :cite:t:`tian2023scan`.
 """
 
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ BITS = 10  # a guide table has 2^BITS cells for each p and n
 MAX_TABLED = 254  # largest n with a table: the counts and UNDECIDED fit into a byte
 UNDECIDED = 255  # marks a cell that contains a jump of F
 FIRST_BITS = 32  # bits of u in the first draw
+MARGIN = 4  # n on either side of those that occur for which guides are computed in advance
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,9 +58,11 @@ class Multinomial:
         # One table per distinct p, not per node: symmetric classes repeat few values many times.
         probabilities_left = np.concatenate([level.p.ravel() for level in self.levels] or [np.zeros(1)])
         self.p, self.max_tabled = np.unique(probabilities_left), min(context, max_tabled)
-        self.cdf = _distribution_functions(self.p, self.max_tabled)
-        self.guide = _guide(self.cdf)
-        self.rows = [np.searchsorted(self.p, level.p) for level in self.levels]  # number of each node's table, [classes, split]
+        self.rows = [np.searchsorted(self.p, level.p) for level in self.levels]  # number of each node's p, [classes, split]
+        # F is computed when it is first needed, the guide for the pairs (p, n) that occur: long sequences need few of them, or none.
+        self.cdf = np.empty((0, 0, 0))
+        self.guide = np.empty((len(self.p), self.max_tabled + 1, 2**BITS), dtype=np.uint8)
+        self.tabled = np.zeros((len(self.p), self.max_tabled + 1), dtype=bool)  # whether the guide is computed for p and n
 
     def draw(self, classes: np.ndarray, generator: "np.random.Generator") -> np.ndarray:
         """Draws counts ``[n, W]`` of sequences of these classes ``[n]``, int64."""
@@ -79,12 +82,28 @@ class Multinomial:
         # The leading bits of u select a cell, whose entry is the count k unless a jump of F lies inside the cell.
         # The guide is flat with index ((row, n), cell); one `take` is much faster than indexing by three arrays.
         bits = generator.integers(2**FIRST_BITS, size=n.shape, dtype=np.uint32)
-        counts = self.guide.take(((rows * (self.max_tabled + 1) + n) << BITS) + (bits >> (FIRST_BITS - BITS))).astype(np.int64)
+        pair = rows * (self.max_tabled + 1) + n
+        if not self.tabled.take(pair).all():
+            self._tabulate(pair)
+        counts = self.guide.take((pair << BITS) + (bits >> (FIRST_BITS - BITS))).astype(np.int64)
         # In an undecided cell append the remaining bits to u; k is the number of values of F up to u.
         undecided = np.nonzero(counts == UNDECIDED)
         u = (bits[undecided] + generator.random(len(undecided[0]))) / 2**FIRST_BITS
         counts[undecided] = (self.cdf[rows[undecided], n[undecided]] <= u[:, None]).sum(1)
         return counts
+
+    def _tabulate(self, pair: np.ndarray) -> None:
+        """Computes the guide for the numbers of pairs (p, n) that lack it, and F before the first one."""
+        wanted = np.zeros_like(self.tabled)
+        wanted.put(pair, True)
+        if not len(self.cdf):
+            self.cdf = _distribution_functions(self.p, self.max_tabled)
+        for row in np.nonzero(wanted.any(1))[0]:  # later draws will need neighbouring n: extend the range of each p by a margin
+            n = np.nonzero(wanted[row])[0]
+            wanted[row, max(0, n[0] - MARGIN) : n[-1] + MARGIN + 1] = True
+        rows, n = np.nonzero(wanted & ~self.tabled)
+        self.guide[rows, n] = _guide(self.cdf[rows, n])
+        self.tabled[rows, n] = True
 
 
 def _halve(P: np.ndarray) -> list[_Level]:
@@ -114,23 +133,24 @@ def _halve(P: np.ndarray) -> list[_Level]:
 
 def _distribution_functions(p: np.ndarray, max_n: int) -> np.ndarray:
     """Returns F(k) of the binomial law with n and p, ``[p, n, k]``; exactly 1 from k = n on, so that the search always ends."""
-    from scipy.stats import binom
+    # The last of n trials succeeds or fails: F_n(k) = (1 - p) F_{n-1}(k) + p F_{n-1}(k - 1). All terms are positive, so nothing cancels.
+    F = np.ones((len(p), max_n + 1, max_n + 1))
+    success, failure = p[:, None], 1 - p[:, None]
+    for n in range(1, max_n + 1):
+        F[:, n, :n] = failure * F[:, n - 1, :n]
+        F[:, n, 1:n] += success * F[:, n - 1, : n - 1]
+    return F
 
-    n, k = np.arange(max_n + 1)[:, None], np.arange(max_n + 1)
-    return np.where(k >= n, 1.0, binom.cdf(k, n, p[:, None, None]))
 
-
-def _guide(cdf: np.ndarray) -> np.ndarray:
-    """Tabulates the count k for each p, n and cell of u, or UNDECIDED if the cell contains a value of F below 1; uint8, flat."""
+def _guide(functions: np.ndarray) -> np.ndarray:
+    """Tabulates the count k for each function ``[rows, k]`` and cell of u, or UNDECIDED if a value of F below 1 lies in the cell; uint8."""
     cells = 2**BITS
-    functions = cdf.reshape(-1, cdf.shape[-1])
-    cell = np.minimum(np.floor(functions * cells).astype(np.int64), cells)  # F = 1 lies in an extra cell after the last one
-    jumps = np.zeros((len(functions), cells + 1), dtype=np.int64)
-    np.add.at(jumps, (np.arange(len(functions))[:, None], cell), 1)  # unlike `+=`, add.at counts repeated indices
-    jumps = jumps[:, :-1]
-    # k is the number of values of F up to u, so in a cell without a jump it is the number of jumps in earlier cells.
-    before = jumps.cumsum(1) - jumps
-    return np.where(jumps > 0, UNDECIDED, before).astype(np.uint8).ravel()
+    cell = np.minimum((functions * cells).astype(np.int64), cells)  # F = 1 lies in an extra cell after the last one
+    cell += np.arange(len(functions))[:, None] * (cells + 1)
+    jumps = np.bincount(cell.ravel(), minlength=len(functions) * (cells + 1)).reshape(-1, cells + 1)[:, :-1].astype(np.uint8)
+    # k is the number of values of F up to u, so in a cell without a jump it is the number of jumps in earlier cells, at most 254.
+    before = np.cumsum(jumps, axis=1, dtype=np.uint8)
+    return np.where(jumps > 0, np.uint8(UNDECIDED), before)
 
 
 def draw_counts(

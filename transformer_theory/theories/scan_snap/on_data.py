@@ -13,7 +13,7 @@ positions are the context, and the next token is the class. The most frequent qu
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +30,9 @@ from ...core.validation import integers, positive
 from ...data.ids import sequence_ids
 from ...data.queries import most_frequent
 from ...data.tokens import TokenData
-from .comparison import NAME, PAPER, SHUFFLED, Comparison, Match, RankCorrelation, compare
+from .comparison import NAME, PAPER, SHUFFLED, Comparison, Match, RankCorrelation, compare, named
 from .flow import CLOSED, EXACT, LEMMA4, MODIFIED
-from .minimal_model import affordable_steps, train_minimal_model
+from .minimal_model import default_steps, train_minimal_model
 from .plots import plot_comparison
 from .predictions import MOVEMENT_ATOL, PREDICTION_RTOL, predictions
 from .query_data import MAX_CLASSES, select_query
@@ -46,8 +46,10 @@ MAX_STEPS = 10**7
 HALF_WAY_FACTOR = 2.0  # factor between predicted and measured half-way steps up to which a prediction counts as right
 GAIN_RTOL = 0.05  # largest accepted error of the closed form, as a share of the change of relative gains
 
-HEADLINE = "rank correlation of distinctness and logit change"  # names of the quantities
-HELD_OUT_CORRELATION = "rank correlation of held-out distinctness and logit change"
+# Names of the quantities. The headline counts distinctness on sequences that were not learnt: in the learnt ones rare tokens are distinct
+# by chance, and descent learns them by heart, with random next tokens too.
+HEADLINE = "rank correlation of held-out distinctness and logit change"
+LEARNT_CORRELATION = "rank correlation of distinctness and logit change"
 DISTINCTNESS = "distinctness of the contextual tokens"
 DISTINCT_CHANGE, COMMON_CHANGE = "logit change of distinct tokens", "logit change of common tokens"
 LIKELIER_GAINS = "share of pairs of a class's tokens whose likelier one gains more"
@@ -58,7 +60,9 @@ SHARPNESS_AFTER = "sharpness after training"
 GAIN_ERROR = "share of the change of relative gains that the closed form misses"
 ACCURACY = "accuracy of the minimal model"
 LEMMA_3 = "the decoder follows Lemma 3 (closed forms only)"
-SOURCES = {EXACT: Source(PAPER), MODIFIED: Source(PAPER, "Lemma 3"), LEMMA4: Source(PAPER, "Lemma 4"), CLOSED: Source(PAPER, "Thm. 4")}
+SOURCES = {EXACT: Source(PAPER)} | {
+    name: Source(PAPER, locator, "confirmed") for name, locator in ((MODIFIED, "Lemma 3"), (LEMMA4, "Lemma 4"), (CLOSED, "Thm. 4"))
+}
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,7 @@ class Analysis:
         sequences, context, vocab_size: numbers of sequences, of contextual tokens per sequence, and of tokens in the vocabulary.
         comparisons: one comparison per analysed query, most frequent query first.
         skipped: queries that could not be analysed.
+        words: word of each id, for printing. None: ids are printed.
     """
 
     sequences: int
@@ -85,6 +90,7 @@ class Analysis:
     vocab_size: int
     comparisons: tuple[Comparison, ...]
     skipped: tuple[SkippedQuery, ...]
+    words: tuple[str, ...] | None = None
 
     def measurements(self) -> list[Measurement]:
         """Returns the rows of all comparisons, and a row with the reason for each skipped query; ``data`` names the query."""
@@ -106,7 +112,8 @@ class Analysis:
     def __str__(self) -> str:
         lines = [f"{self.sequences} sequences of {self.context} contextual tokens, {self.vocab_size} tokens in the vocabulary"]
         lines += map(str, self.comparisons)
-        lines += [f"query {query.query_id}: {query.sequences} of {self.sequences} sequences; {query.reason}" for query in self.skipped]
+        for query in self.skipped:
+            lines.append(f"query {named(query.query_id, self.words)}: {query.sequences} of {self.sequences} sequences; {query.reason}")
         return "\n".join(lines)
 
 
@@ -122,6 +129,7 @@ def analyse(
     eta_y: float = ETA_Y,
     eta_z: float = ETA_Z,
     seed: int = 0,
+    words: Sequence[str] | None = None,
 ) -> Analysis:
     r"""Predicts attention from counts, trains the theory's model on the sequences, and compares.
 
@@ -132,18 +140,24 @@ def analyse(
         vocab_size: M; ids lie in ``[0, M)``. None: one more than the largest id.
         queries: largest number of queries to analyse, most frequent first.
         max_classes: largest number of classes per query; the most frequent next tokens are the classes.
-        steps: steps of gradient descent, with batches of up to 128. None: 50 to 1000, as a billion multiplications allow.
+        steps: steps of gradient descent, with batches of up to 128. None: 50 to 1000, as a billion multiplications allow, but at least
+            twice t0', the time of scanning.
         eta_y, eta_z: learning rates of decoder and attention, in (0, 1e6]. The theory assumes that eta_y is much larger.
         seed: seed of batches, shuffles, held-out sequences, and chance levels.
+        words: word of each id, for printing, e.g. ``text.vocabulary.words``. None: ids are printed.
     Returns:
         The comparisons, with their assumptions measured, and the skipped queries with their reasons.
     Raises:
-        ValueError: ids are not integers or lie outside the vocabulary, lengths differ, there is no sequence, or a number is out of range.
+        ValueError: ids are not integers or lie outside the vocabulary, lengths differ, there is no sequence, a number is out of range, or there
+            are fewer words than ids.
         TypeError: a number is of the wrong type.
         NotConverged: the loss is not finite; lower the rates.
     """
     ids, query_ids, next_ids, M = sequence_ids(ids, query_ids, next_ids, vocab_size)
     _check_settings(queries, max_classes, steps, seed, eta_y=eta_y, eta_z=eta_z)
+    if words is not None and len(words) < M:
+        raise ValueError(f"words must hold a word for each of the {M} ids, got {len(words)}; pass the words of the whole vocabulary")
+    names = None if words is None else tuple(words)
     comparisons, skipped = [], []
     for query in most_frequent(query_ids, queries).tolist():
         generator = torch.Generator().manual_seed(seed)  # one per query, so that its numbers do not depend on the other queries
@@ -152,13 +166,13 @@ def analyse(
         if isinstance(data, Unsupported):
             skipped.append(SkippedQuery(query, matching, data.reason))
             continue
-        runs = train_minimal_model(data, steps=steps or affordable_steps(data), eta_y=eta_y, eta_z=eta_z, generator=generator)
+        runs = train_minimal_model(data, steps=steps or default_steps(data, eta_y=eta_y), eta_y=eta_y, eta_z=eta_z, generator=generator)
         if float(runs.change[0].abs().max()) < MOVEMENT_ATOL:
             skipped.append(SkippedQuery(query, matching, f"attention moved by less than {MOVEMENT_ATOL:g} in {runs.steps} steps"))
             continue
         predicted = predictions(data.classes, runs.path.steps.double(), eta_y=eta_y, eta_z=eta_z)
-        comparisons.append(compare(data, predicted, runs, eta_y=eta_y, eta_z=eta_z, generator=generator))
-    return Analysis(len(ids), ids.shape[1], M, tuple(comparisons), tuple(skipped))
+        comparisons.append(compare(data, predicted, runs, eta_y=eta_y, eta_z=eta_z, generator=generator, words=names))
+    return Analysis(len(ids), ids.shape[1], M, tuple(comparisons), tuple(skipped), names)
 
 
 def _check_settings(queries: int, max_classes: int, steps: int | None, seed: int, *, eta_y: float, eta_z: float) -> None:
@@ -188,7 +202,7 @@ def comparison_rows(comparison: Comparison) -> Iterator[Measurement]:
     """
     yield from comparison.assumptions
     note = "relative size of the term that Lemma 3 drops from the decoder's gradient; gradient descent trains the exact decoder"
-    source = Source(PAPER, "Lemma 3")
+    source = Source(PAPER, "Lemma 3", "confirmed")
     yield Measurement(NAME, "assumption", LEMMA_3, comparison.modified_decoder, verdict="fails", source=source, note=note)
     yield from _token_rows(comparison)
     yield from _flow_rows(comparison)
@@ -198,13 +212,16 @@ def comparison_rows(comparison: Comparison) -> Iterator[Measurement]:
 def _token_rows(comparison: Comparison) -> Iterator[Measurement]:
     """Yields the changes of attention to distinct and common tokens, and to likelier tokens of a class."""
     data, runs, groups, covered = comparison.data, comparison.runs, comparison.groups, comparison.covered
-    theorem, S = Source(PAPER, "Thm. 2"), data.classes.tokens
+    theorem, S = Source(PAPER, "Thm. 2", "confirmed"), data.classes.tokens
     value = float(data.frequency @ data.distinctness)
     note = f"mean over occurrences; 1: each token in one class only, 1/{data.classes.classes}: equal probabilities"
     yield _row(DISTINCTNESS, value, null=comparison.null_distinctness, side=">=", source=Source(PAPER), n=S, note=note)
-    yield _correlation(HEADLINE, comparison.by_distinctness, covered, source=theorem)
-    if comparison.by_held_out is not None:
-        yield _correlation(HELD_OUT_CORRELATION, comparison.by_held_out, covered, source=theorem, split="validation")
+    if comparison.by_held_out is None:
+        reason = "fewer than two next tokens or contextual tokens occur in the held-out sequences"
+        yield _row(HEADLINE, None, reason=reason, source=theorem, split="validation")
+    else:
+        yield _correlation(HEADLINE, comparison.by_held_out, covered, source=theorem, split="validation")
+    yield _correlation(LEARNT_CORRELATION, comparison.by_distinctness, covered, source=theorem, split="train")
     directions: tuple[tuple[str, Tensor, Op], ...] = ((DISTINCT_CHANGE, groups.distinct, ">="), (COMMON_CHANGE, groups.common, "<="))
     for quantity, group, op in directions:
         weights = data.frequency * group / (data.frequency * group).sum()
@@ -214,7 +231,7 @@ def _token_rows(comparison: Comparison) -> Iterator[Measurement]:
     if len(comparison.likelier_gains):
         value, *null = comparison.likelier_gains.tolist()
         verdict = _verdict(value, ">=", 0.5, covered) | {"predicted": 1.0, "null": _null(null), "side": ">="}
-        yield _row(LIKELIER_GAINS, value, unit="share", **verdict, source=Source(PAPER, "Thm. 3"), n=len(comparison.gains.pairs))
+        yield _row(LIKELIER_GAINS, value, unit="share", **verdict, source=Source(PAPER, "Thm. 3", "confirmed"), n=len(comparison.gains.pairs))
 
 
 def _flow_rows(comparison: Comparison) -> Iterator[Measurement]:
@@ -259,7 +276,7 @@ def _attention_rows(comparison: Comparison) -> Iterator[Measurement]:
     errors = (gains.measured[0] - gains.predicted[0]).abs()[moved != 0] / moved[moved != 0].abs()
     value = float(errors.median()) if len(errors) else math.nan
     verdict = _verdict(value, "<=", GAIN_RTOL, covered=False) | {"predicted": 0.0, "null": Null("no change predicted", (1.0,))}
-    yield _row(GAIN_ERROR, value, **verdict, source=Source(PAPER, "Thm. 3"), n=len(errors), note="median over pairs of tokens of a class")
+    yield _row(GAIN_ERROR, value, **verdict, source=Source(PAPER, "Thm. 3", "confirmed"), n=len(errors), note="median over pairs of tokens of a class")
     splits = [("train", runs.accuracy, len(data.counted.target))]
     if data.held_out is not None:
         splits.append(("validation", runs.held_out, len(data.held_out.target)))

@@ -1,7 +1,7 @@
 r"""The part of a data set that the theory covers: the sequences of one query whose next tokens follow it at least twice.
 
 The theory treats one query at a time. The most frequent next tokens become classes, and at most 2000 sequences are used. Next tokens that
-follow only once are omitted. Of each class 30 % of the sequences, rounded down, are held out, and :math:`P(l | n)` is counted on the rest.
+follow only once are omitted. Of each class 30 % of the sequences, rounded down, but at least one, are held out, and :math:`P(l | n)` is counted on the rest.
 
 The *distinctness* of a token is :math:`\max_n P(l|n) / \sum_n P(l|n)`: 1 if it occurs in one class only, 1/K if it is equally likely in
 all. :cite:t:`tian2023scan` defines these two extremes. They are rare in real data, so a token counts as distinct if its distinctness is
@@ -23,7 +23,7 @@ MAX_SEQUENCES, MAX_CLASSES = 2000, 20
 MAX_COUNTS = 4_000_000  # entries of the dense counts [sequences, tokens]
 MIN_SEQUENCES = 100  # number of sequences that are used even if their counts exceed MAX_COUNTS
 MIN_PER_CLASS = 2  # smallest number of sequences of a class
-HELD_OUT_SHARE = 0.3  # share of each class; the number of sequences is rounded down
+HELD_OUT_SHARE = 0.3  # share of each class; the number of sequences is rounded down, but at least one
 
 
 @converted(float64=("conditional",))
@@ -160,7 +160,7 @@ def _with_frequent_classes(rows: Int[Tensor, " m"], next_ids: Int[Tensor, " n"],
 
 
 def _held_out(target: Int[Tensor, " n"], generator: torch.Generator) -> Bool[Tensor, " n"]:
-    """Marks a random share of each class, rounded down, so that every class keeps a sequence to learn from."""
+    """Marks a random share of each class, rounded down, but at least one sequence; every class keeps one or more to learn from."""
     # Sort a random order by class, stably: the result is grouped by class and random within each class.
     order = torch.randperm(len(target), generator=generator)
     order = order[target[order].argsort(stable=True)]
@@ -168,7 +168,7 @@ def _held_out(target: Int[Tensor, " n"], generator: torch.Generator) -> Bool[Ten
     _, member, counts = target[order].unique(return_inverse=True, return_counts=True)
     rank = torch.arange(len(target)) - (counts.cumsum(0) - counts)[member]
     mask = torch.zeros(len(target), dtype=torch.bool)
-    mask[order] = rank < (HELD_OUT_SHARE * counts).floor()[member]
+    mask[order] = rank < (HELD_OUT_SHARE * counts).floor().clamp(min=1)[member]
     return mask
 
 

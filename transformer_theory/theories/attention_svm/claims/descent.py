@@ -22,7 +22,7 @@ from ..solution import MaxMargin
 from ..solvers import frobenius_max_margin, frobenius_max_margins, nuclear_max_margin
 from .common import limit_evidence
 
-SOURCE = Source("tarzanagh2023transformers")
+SOURCE = Source("tarzanagh2023transformers", status="not found")
 COSINE_ATOL = 1e-12  # smaller cosine distances are zero in float64
 TIE_ATOL = 0.05  # smallest difference of scores at which a neighbour moves W enough within 1,500 steps
 MAX_RADIUS = 60  # largest norm of a start; larger norms need more steps

@@ -16,7 +16,7 @@ from ..next_token import LOG, finite_part, finite_span, next_token_instance, pro
 from ..solvers import frobenius_max_margin
 from .common import MAX_DRAWS, limit_evidence, no_instance
 
-SOURCE = Source("li2024mechanics")
+SOURCE = Source("li2024mechanics", "Theorem 1", "second-hand")
 MIN_FINITE_NORM = 0.2
 
 
@@ -96,6 +96,7 @@ def _shared_equally(generator: torch.Generator) -> Evidence:
 ASSUMPTIONS = (
     "log loss of the attention to the label (the head separates the embeddings); each label is a token of its sequence",
     "the embeddings are linearly independent, so that (Graph-SVM) is feasible",
+    "the graphs have a component of several tokens, and a strict priority",
     r"$\|W_{fin}\|_F > 0.2$: labels within a component are not equally frequent",
 )
 
@@ -107,7 +108,7 @@ CLAIMS = (
         r"$(e_i - e_j)^\top W e_k \ge 1$ along the edges between them.",
         measures="1 - cosine of the part outside S_fin to the Graph-SVM direction",
         source=SOURCE,
-        assumptions=(*ASSUMPTIONS, "the graphs have a component of several tokens, and a strict priority"),
+        assumptions=ASSUMPTIONS,
         check=_direction,
         control=_other_labels,
         control_description="The graphs are those of the same sequences with other labels, drawn at random.",

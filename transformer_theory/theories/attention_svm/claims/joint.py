@@ -31,7 +31,8 @@ from ..dynamics import JointInstance, JointState, JointTargets, joint_descent, j
 from ..solvers import frobenius_max_margin, frobenius_max_margins
 from .common import MAX_DRAWS, limit_evidence, no_instance
 
-SOURCE = Source("tarzanagh2023maxmargin")
+SETTING = Source("tarzanagh2023maxmargin")  # states the problem of the library's own claim
+SOURCE = Source("tarzanagh2023maxmargin", status="not found")
 MAX_COSINE = 0.97  # largest cosine of the targets of a check and its control, so that 700 steps separate them
 THRESHOLD = 0.01
 N, D = 3, 3
@@ -158,6 +159,7 @@ def _no_margin(generator: torch.Generator) -> Evidence:
 
 
 COMMON = (
+    "each input has two tokens: the selected one, on the side of its label, and zero, with the key zero",
     "moving attention off the selected token of a support vector costs label margin (checked: at least 0.001 per unit of attention)",
     "the selected tokens are linearly separable by label, and their keys from the other tokens'",
     "the norms of $v_{mm}$ and $p_{mm}$ are below 2.5, so that 700 steps suffice",
@@ -197,7 +199,7 @@ CLAIMS = (
         r"the inputs that are not support vectors the margin $\max(0, 1 - (Y_i v_{mm}^\top x_{i,a_i} - 1)\|p_{eq}\| / \|v_{mm}\|)$: less "
         r"than one, but not zero. This library derives the prediction from the balance of the inputs' gradients.",
         measures="1 - cosine of the prompt to p_eq",
-        source=SOURCE,
+        source=SETTING,
         assumptions=("the margins of $p_{eq}$ are above 0.1, and its cosine to $p_{relax}$ is below 0.97", *COMMON),
         check=_between,
         control=_no_margin,

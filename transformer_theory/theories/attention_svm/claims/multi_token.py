@@ -65,11 +65,11 @@ CLAIMS = (
         r"smallest matrix that scores the tokens of $O_i$ alike and above all others by one, $W_{fin}$ the smallest that gives them the "
         r"attention they have, $R$ a number.",
         measures="median of 1 - cosine to the prediction over trials",
-        source=Source("tarzanagh2023transformers"),
+        source=Source("tarzanagh2023transformers", status="not found"),
         assumptions=(
-            "a one-layer network as head",
+            "a one-layer network as head; one label of each problem is negative",
             "attention has settled: no token has between 1e-6 and 1e-3 of it",
-            "some input keeps several tokens",
+            "some input keeps several tokens, and some matrix gives them their attention and separates them from the others",
             "the head pushes every token outside the sets away, by at least 0.01 (added here; the conjecture fails otherwise)",
         ),
         check=_prediction,

@@ -1,11 +1,7 @@
-r"""Claims about the factors of :math:`W = K Q^\top` and about regularisation paths (the weights of least loss in a growing ball).
+r"""Claims about regularisation paths, the weights of least loss in a growing ball, for W and for the factors of :math:`W = K Q^\top`.
 
-For the factors the nuclear norm takes the place of the Frobenius norm. :cite:t:`tarzanagh2023transformers` prove it for the regularisation
-path and observe it for descent; for gradient flow with the exponential loss and aligned starts it is a theorem of
-:cite:t:`sheen2024implicit`.
+For the factors the nuclear norm takes the place of the Frobenius norm :cite:p:`tarzanagh2023transformers`.
 """
-
-from dataclasses import replace
 
 import torch
 
@@ -17,21 +13,14 @@ from ..dynamics import (
     RegularisationPath,
     factored_path,
     log_excess_loss,
-    normalised_descent,
-    random_factors,
-    random_start,
     regularisation_path,
 )
-from ..problem import Instance, cross_attention, equal_distractors
-from ..selection import SATURATION_ATOL
+from ..problem import Instance, cross_attention
 from ..solution import MaxMargin
 from ..solvers import frobenius_max_margin, nuclear_max_margin
 from .common import MAX_DRAWS, limit_evidence, no_instance
 
-SOURCE = Source("tarzanagh2023transformers")
-FACTORED_THRESHOLD = 0.035
-PENALTY = torch.finfo(torch.float64).eps  # weight of the squared norms of K and Q, as published
-SEVERITY = ("consistent", "inconclusive", "violated")  # verdicts in rising order
+SOURCE = Source("tarzanagh2023transformers", status="not found")
 RADII = (3.0, 10.0, 30.0, 100.0)
 STARTS, STEPS = 16, 120
 FACTORED_RESIDUAL = 1e-5  # a path with a larger residual at the last radius is recomputed with five times the steps
@@ -40,54 +29,6 @@ PATH_THRESHOLD = 0.01
 MAX_NORM = 2.5  # largest norm of a solution for which a radius of 100 is close to the limit
 MAX_COSINE = 0.95  # largest cosine of the two solutions, so that the check separates them
 MIN_GAP = 0.1  # smallest difference between the best and the second score
-
-
-def _descend(generator: torch.Generator) -> tuple[Instance, list[torch.Tensor], list[torch.Tensor], int]:
-    """Descends on W and on K, Q from random starts.
-
-    The targets concern the best tokens, so instances are drawn again until both descents select them.
-
-    Returns:
-        The instance, W half-way and at the end of descent on W, the same for descent on K and Q, and the number of rejected draws.
-    Raises:
-        NotConverged: none of :data:`~.common.MAX_DRAWS` instances qualifies.
-    """
-    for redraws in range(MAX_DRAWS):
-        instance = equal_distractors(inputs=6, tokens=6, dim=10, generator=generator)
-        W_state, factor_state = random_start(instance, generator=generator), random_factors(instance, generator=generator)
-        ends: tuple[list[torch.Tensor], list[torch.Tensor]] = [], []
-        for _ in range(2):
-            W_state = normalised_descent(instance, W_state, steps=500)
-            factor_state = normalised_descent(instance, factor_state, steps=500, penalty=PENALTY)
-            ends[0].append(W_state.W)
-            ends[1].append(factor_state.W)
-        if all(bool((instance.selected(state.W) == instance.optimal()).all()) for state in (W_state, factor_state)):
-            return instance, *ends, redraws
-    raise no_instance("in which descent on W and on K and Q both select the best tokens")
-
-
-def _distances(generator: torch.Generator, *, swapped: bool) -> Evidence:
-    """Returns evidence about the larger distance of the two descents to their targets; ``swapped`` exchanges the targets."""
-    instance, of_W, of_KQ, redraws = _descend(generator)
-    pairs = constraints(instance.tokens, instance.query, instance.optimal())
-    targets = [frobenius_max_margin(pairs).W, nuclear_max_margin(pairs).W]
-    evidence, detail = [], {"drawn again": float(redraws)}
-    for name, states, target in zip(("W", "K and Q"), (of_W, of_KQ), targets[::-1] if swapped else targets):
-        before, after = (1 - float(cosine(state, target)) for state in states)
-        selected = float(1 - instance.attention(states[-1]).amax(-1).min()) < SATURATION_ATOL
-        detail[f"descent on {name}"] = after
-        evidence.append(limit_evidence(before, after, FACTORED_THRESHOLD, done=selected, detail={}))
-    # The verdict is the more severe one: a smaller distance may have stopped above the threshold while a larger one still falls.
-    worst = max(evidence, key=lambda result: SEVERITY.index(result.verdict))
-    return replace(worst, value=max(result.value for result in evidence), detail={**worst.detail, **detail})
-
-
-def _targets_in_order(generator: torch.Generator) -> Evidence:
-    return _distances(generator, swapped=False)
-
-
-def _targets_swapped(generator: torch.Generator) -> Evidence:
-    return _distances(generator, swapped=True)
 
 
 def _draw(generator: torch.Generator) -> tuple[Instance, MaxMargin, MaxMargin]:
@@ -117,17 +58,19 @@ def _factored(instance: Instance, generator: torch.Generator) -> RegularisationP
 def _evidence(
     instance: Instance, path: RegularisationPath, smallest: MaxMargin, target: MaxMargin, *, residual_limit: float = BALL_RESIDUAL
 ) -> Evidence:
-    """Returns evidence about 1 - cosine to the target at the largest radius.
+    """Returns evidence about the distance of W_R / R from the target of norm one, at the largest radius.
 
+    The distance is half the squared Frobenius norm of the difference, relative to that of the target: 1 - cosine if both have one norm.
     The evidence is inconclusive if the path has not reached the minimum in the last ball, that is, if its loss exceeds the loss of
     ``smallest`` or its residual is not below ``residual_limit``.
 
     Args:
         smallest: max-margin solution in the norm of the ball; scaled to the radius, it lies in the ball.
-        target: solution that the path should approach in direction.
+        target: solution that the path should approach, divided by its norm.
         residual_limit: bound on the residual at the largest radius.
     """
-    before, after = (1 - float(cosine(W, target.W)) for W in path.W[-2:])
+    end, size = target.W / target.norm, target.norm / float(target.W.norm())
+    before, after = (float((W / R - end).norm() * size) ** 2 / 2 for W, R in zip(path.W[-2:], path.radii[-2:]))
     radius = float(path.radii[-1])
     log_gain = float(log_excess_loss(instance, smallest.W * (radius / smallest.norm)) - path.log_excess[-1])
     residual = float(path.residual[-1])
@@ -164,27 +107,10 @@ PATH_ASSUMPTIONS = (
 
 CLAIMS = (
     Claim(
-        id="attention_svm/factored-direction",
-        statement=r"Descent on $W$ goes, in direction, to the max-margin solution in the Frobenius norm; descent on the factors of "
-        r"$W = K Q^\top$ to that in the nuclear norm.",
-        measures="larger of the two 1 - cosine",
-        source=SOURCE,
-        assumptions=(
-            "all tokens of each input but the optimal one have the same score",
-            "the max-margin problem of the optimal tokens is feasible",
-            "both descents select the optimal tokens, which equal scores do not guarantee (instances are drawn again until they do)",
-            "descent on the factors has the published penalty, the rounding unit times their squared norms",
-            "for the factors: proven for the regularisation path, observed for descent",
-        ),
-        check=_targets_in_order,
-        control=_targets_swapped,
-        control_description="The two targets are swapped.",
-    ),
-    Claim(
         id="attention_svm/regularisation-path",
-        statement=r"The weights of least loss in a ball, $W_R = \arg\min_{\|W\|_F \le R} L(W)$, converge in direction to the max-margin "
+        statement=r"The weights of least loss in a ball, $W_R = \arg\min_{\|W\|_F \le R} L(W)$, converge to the max-margin "
         r"solution of the optimal tokens in the Frobenius norm, $W_R / R \to W_{mm} / \|W_{mm}\|_F$.",
-        measures="1 - cosine at radius 100",
+        measures="half the squared distance at radius 100, relative to the squared Frobenius norm of the limit",
         source=SOURCE,
         assumptions=PATH_ASSUMPTIONS,
         check=_ball,
@@ -193,9 +119,9 @@ CLAIMS = (
     ),
     Claim(
         id="attention_svm/factored-regularisation-path",
-        statement=r"The factors of least loss in a ball, $\|K\|_F^2 + \|Q\|_F^2 \le 2R$, converge in direction to the max-margin solution "
+        statement=r"The factors of least loss in a ball, $\|K\|_F^2 + \|Q\|_F^2 \le 2R$, converge to the max-margin solution "
         r"of the optimal tokens in the nuclear norm, $K_R Q_R^\top / R \to W_\star / \|W_\star\|_\star$.",
-        measures="1 - cosine at radius 100",
+        measures="half the squared distance at radius 100, relative to the squared Frobenius norm of the limit",
         source=SOURCE,
         assumptions=(*PATH_ASSUMPTIONS, "the solution in the nuclear norm is unique, as it is for almost all data"),
         check=_factors,

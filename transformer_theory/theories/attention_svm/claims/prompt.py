@@ -19,7 +19,7 @@ from ..published import prompt_limit, published_pair
 from ..solvers import frobenius_max_margins
 from .common import limit_evidence
 
-SOURCE = Source("tarzanagh2023maxmargin")
+SOURCE = Source("tarzanagh2023maxmargin", status="not found")
 TRIALS = 24
 EQUAL, UNEQUAL = (1.0, 0.9, 0.9), (1.0, 0.9, 0.0)
 

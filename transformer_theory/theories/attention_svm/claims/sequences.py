@@ -1,4 +1,4 @@
-"""Claims about many queries per input with one W: causal and sequence-to-sequence attention."""
+"""Claims about self-attention, and about many queries per input with one W: causal and sequence-to-sequence attention."""
 
 import torch
 from torch import Tensor
@@ -6,16 +6,16 @@ from torch import Tensor
 from ....core.claims import Claim, Evidence
 from ....core.sources import Source
 from ....maths.linalg import cosine
-from ..builders import causal, sequence_to_sequence
+from ..builders import self_attention, sequence_to_sequence
 from ..constraint_set import Constraints
 from ..dynamics import State, normalised_descent, start
-from ..problem import Instance
+from ..problem import Instance, equal_distractors
 from ..selection import SATURATION_ATOL
 from ..sequences import causal_instance, causal_problem, sequence_instance, sequence_problem
 from ..solvers import frobenius_max_margin
 from .common import limit_evidence
 
-SOURCE = Source("tarzanagh2023transformers")
+SOURCE = Source("tarzanagh2023transformers", status="not found")
 STEPS = 600
 
 
@@ -42,7 +42,8 @@ def _causal(generator: torch.Generator) -> tuple[Instance, Tensor, Tensor]:
 
 def _causal_direction(generator: torch.Generator) -> Evidence:
     instance, x, best = _causal(generator)
-    return _distance(instance, causal(x, best))
+    pairs = sequence_to_sequence(x, x, best)
+    return _distance(instance, pairs.take((pairs.token <= pairs.position).nonzero().squeeze(-1)))
 
 
 def _mask_ignored(generator: torch.Generator) -> Evidence:
@@ -63,6 +64,21 @@ def _last_query_only(generator: torch.Generator) -> Evidence:
     instance, constraints = _sequences(generator)
     last = (constraints.position == 2).nonzero().squeeze(-1)  # positions are 0, 1 and 2
     return _distance(instance, constraints.take(last))
+
+
+def _self_attention(generator: torch.Generator, *, position: int) -> Evidence:
+    """Returns evidence about descent whose query is token 1 of each input; the constraints have token ``position`` as query."""
+    drawn = equal_distractors(inputs=5, tokens=5, dim=9, generator=generator)
+    instance = Instance(drawn.tokens, drawn.tokens[:, 1], drawn.scores)
+    return _distance(instance, self_attention(instance.tokens, instance.optimal(), position=position))
+
+
+def _own_query(generator: torch.Generator) -> Evidence:
+    return _self_attention(generator, position=1)
+
+
+def _other_query(generator: torch.Generator) -> Evidence:
+    return _self_attention(generator, position=0)
 
 
 ASSUMPTIONS = (
@@ -93,5 +109,16 @@ CLAIMS = (
         check=_sequence_direction,
         control=_last_query_only,
         control_description="Only the constraints of the last query of each input are kept.",
+    ),
+    Claim(
+        id="attention_svm/self-attention-direction",
+        statement=r"With self-attention, descent on $W$ converges in direction to the max-margin solution of the constraints "
+        r"$(x_{i,a_i} - x_{i,t})^\top W x_{i,k} \ge 1$: the query of each input is its own token k.",
+        measures="1 - cosine to the max-margin direction",
+        source=SOURCE,
+        assumptions=("the query of each input is its second token", *ASSUMPTIONS),
+        check=_own_query,
+        control=_other_query,
+        control_description="The constraints have the first token of each input as query.",
     ),
 )

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ....core.claims import Claim, Evidence
+from ....core.errors import NotConverged
 from ....core.sources import Source
 from ..builders import constraints
 from ..constraint_set import Constraints
@@ -20,13 +21,15 @@ from ..problem import cross_attention, random_selection
 from ..solvers import frobenius_max_margin, frobenius_max_margins, lp_max_margin, nuclear_max_margin, official_rank
 from ..solvers.conic import conic
 
-SOURCE = Source("tarzanagh2023transformers")
+SETTING = Source("tarzanagh2023transformers")  # states the problem that the solvers solve
+SOURCE = Source("tarzanagh2023transformers", status="not found")
 TRIALS = 10
 MARGIN_ATOL = 1e-8  # largest rounding error of a margin of the constructed matrix
 SOLVER_RTOL = 1e-7  # largest relative distance of two solutions; the general-purpose solvers reach 1e-9 here
 INTERIOR_POINT = {"solver": "CLARABEL", "tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11}
 SPLITTING = {"solver": "OSQP", "eps_abs": 1e-9, "eps_rel": 1e-9, "max_iter": 50_000}
 LOOSE = {"solver": "SCS", "eps_abs": 1e-2, "eps_rel": 1e-2}
+UNSOLVED = 1e6  # distance reported for a feasible problem without a verified solution
 INPUTS = 2  # inputs per problem, so that the rank is at most two
 RANK_PROBLEMS, PATAKI_PROBLEMS = 4, 2
 CONIC_RTOL = 1e-5  # relative accuracy of the singular values and margins of a general solver
@@ -76,7 +79,10 @@ def _quadratic_program(pairs: Constraints, options: dict) -> Tensor:
 
 def _largest_distance(pairs: Constraints, solutions: list[Tensor]) -> Evidence:
     """Returns evidence about the largest relative distance between this library's solution and other ``solutions``."""
-    ours = frobenius_max_margin(pairs)
+    try:
+        ours = frobenius_max_margin(pairs)
+    except NotConverged:
+        return Evidence(UNSOLVED, SOLVER_RTOL, "<=", note="the active sets found no verified solution")
     distances = [float((W - ours.W).norm()) / ours.norm for W in solutions]
     return Evidence(max(distances), SOLVER_RTOL, "<=", detail={"constraints": len(pairs), "KKT residual of ours": ours.kkt})
 
@@ -167,7 +173,10 @@ def _published_recipe(generator: torch.Generator) -> Evidence:
 def _distance(generator: torch.Generator, solve: Any) -> Evidence:
     """Returns evidence about the largest relative distance between the solution by ``solve`` and the solutions of two general solvers."""
     c = _draw(generator, inputs=3, tokens=4, dim=5, trials=1).problem(0)
-    W = solve(c).W
+    try:
+        W = solve(c).W
+    except NotConverged:
+        return Evidence(UNSOLVED, 1e-4, "<=", note="the first solver found no verified solution")
     references = _general(c, _nuclear), _general(c, _nuclear, solver="SCS", options={"eps": 1e-9, "max_iters": 20_000})
     interior, splitting = (float((reference - W).norm() / W.norm()) for reference in references)
     return Evidence(max(interior, splitting), 1e-4, "<=", detail={"Clarabel": interior, "SCS": splitting})
@@ -190,7 +199,7 @@ CLAIMS = (
         statement=r"$\min \|W\|_F$ subject to $(x_{i,a_i} - x_{i,t})^\top W z_i \ge 1$ has one solution: active sets, one problem at a "
         "time and in a batch, an interior-point method (Clarabel) and operator splitting (OSQP) find the same.",
         measures="largest relative distance to the first solution",
-        source=SOURCE,
+        source=SETTING,
         assumptions=("the problem is feasible", "tight tolerances"),
         check=_three_agree,
         control=_loose,
@@ -210,7 +219,7 @@ CLAIMS = (
         id="attention_svm/pataki",
         statement=r"The rank r of the max-margin solution in the nuclear norm satisfies $r(r+1)/2 \le$ the number of active constraints.",
         measures="largest excess of r(r+1)/2 for a general solver's solution, or difference of its rank and that by complementarity",
-        source=Source("pataki1998rank"),
+        source=Source("pataki1998rank", "Theorem 2.2, (2.7)", "second-hand"),
         assumptions=("the solution is unique, as it is for almost all data",),
         check=_pataki,
         control=_published_recipe,
@@ -223,7 +232,7 @@ CLAIMS = (
         statement=r"Three solvers of $\min \|W\|_*$ subject to $(x_{i,a_i} - x_{i,t})^\top W z_i \ge 1$ agree: interior point with "
         r"Newton's method on factors, a general interior-point method, and operator splitting.",
         measures="largest relative distance of the solutions",
-        source=SOURCE,
+        source=SETTING,
         assumptions=("the solution is unique, as it is for almost all data",),
         check=lambda generator: _distance(generator, nuclear_max_margin),
         control=lambda generator: _distance(generator, frobenius_max_margin),

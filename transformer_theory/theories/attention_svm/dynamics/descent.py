@@ -25,8 +25,8 @@ from ..validation import check_nonnegative
 from .gradient import Gradient
 from .heads import HeadInstance
 from .losses import LOGISTIC, Loss
-from .spaces import space
-from .states import Factors, State, check_state
+from .spaces import parts
+from .states import Factors, State, check_state, joined
 
 AnyState = TypeVar("AnyState", State, Factors)
 
@@ -167,25 +167,25 @@ def _run(
             (None: C = 0).
     """
     check_nonnegative(penalty=penalty)
-    data, current = Gradient(instance, loss), state.step
-    variables = space(data, state, penalty)
+    runs, current = single_threaded(lambda: parts(Gradient(instance, loss), state, penalty))(), state.step
 
     # Only the inner function is single-threaded. On the generator, the setting would stay active while the caller works with a state.
     @single_threaded
     @no_type_check
-    def advance(steps: int) -> None:
+    def advance(steps: int, step: int) -> State | Factors:
         with torch.inference_mode(isinstance(instance, Instance)):  # cheaper than no_grad, but other heads may need autograd
-            for _ in range(steps):
-                c, C = data.coefficients(variables.logits())
-                variables.move(length(*variables.aim(c, C)))
+            for data, variables in runs:
+                for _ in range(steps):
+                    c, C = data.coefficients(variables.logits())
+                    variables.move(length(*variables.aim(c, C)))
+        states = [variables.state(step) for _, variables in runs]
+        return states[0] if len(states) == 1 else joined(states, instance.trials)
 
     for step in steps:
         integers(minimum=0, steps=step)
         if step < current:
             raise ValueError(f"steps must increase from {current}, got {step}")
-        advance(step - current)
-        current = step
-        result = variables.state(step)
+        result, current = advance(step - current, step), step
         check_state(instance, result)  # weights may have overflowed
         yield result  # pyright: ignore[reportReturnType]
 

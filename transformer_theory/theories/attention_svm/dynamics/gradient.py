@@ -25,6 +25,7 @@ cost more than the step itself. The loss and its gradient come from :cite:t:`tar
 
 import math
 from collections.abc import Callable
+from copy import copy
 from functools import cached_property
 from typing import no_type_check
 
@@ -42,6 +43,7 @@ Gains = Callable[[Tensor], tuple[Tensor, Tensor]]  # attention [trials, n, T] ->
 MODERATE_MIN = 1e-20  # slopes and differences of gains between this and its inverse need no logarithms
 DATA_MAX = 1e60  # if tokens and queries lie between the inverse of this and this, squares of their products stay in the range of float64
 LOG_FLOOR = -600.0  # lower bound of logarithms relative to the largest; exp of less gives subnormal numbers, which are slow and inexact
+COPIED_SIZE = 256  # up to this number of entries, the tokens of an input are also stored as columns
 LOG_SCALE_MAX = 200.0  # logarithm of a gradient relative to which any penalty is negligible
 
 
@@ -76,15 +78,32 @@ class Gradient:
                 # The mean over equal tokens, computed from differences: it is exact if equal tokens have equal scores.
                 scores = scores + (same * (scores[..., None, :] - scores[..., None])).sum(-1)
             scores = scores.masked_fill(zero_query, 0.0)
-            self.gains: Gains = lambda share: ((share * scores).sum(-1, keepdim=True), scores)
+            self.scores, self.gains = scores, self._linear_gains
             # Predictions lie between the smallest and the largest score. The slope of a convex loss is monotone, so the slopes at these two
             # bound all others. Differences of adjacent scores bound all differences of scores from below.
             ordered = scores.sort(-1).values
             self.tame = _moderate(_positive(loss.slope(ordered[..., [0, -1]]))) and _moderate(ordered.diff(dim=-1))
             self.distinct = self.tame and self.offset is None and bool((ordered[..., 1:] > ordered[..., :-1]).all())
-            self.scores = scores
         else:
-            self.gains, self.distinct, self.tame = _head_gains(instance, tokens, zero_query), False, False
+            self.scores, self.gains, self.distinct, self.tame = None, _head_gains(instance, tokens, zero_query), False, False
+
+    @property
+    def separable(self) -> bool:
+        """Whether :meth:`part` works: a head other than the linear one takes all trials at once."""
+        return self.scores is not None
+
+    def part(self, rows: slice) -> "Gradient":
+        """Returns the data of the trials ``rows`` if they are separable; ``tame`` and ``distinct`` are those of all trials."""
+        part = copy(self)
+        for name in ("tokens", "query", "scores", "minus_infinity", "offset"):
+            value = getattr(self, name)
+            setattr(part, name, None if value is None else value[rows])
+        part.gains = part._linear_gains
+        return part
+
+    @no_type_check
+    def _linear_gains(self, share: Tensor) -> tuple[Tensor, Tensor]:
+        return (share * self.scores).sum(-1, keepdim=True), self.scores
 
     @no_type_check
     def coefficients(self, logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -162,7 +181,9 @@ class Gradient:
     @cached_property
     def logits(self) -> "Rows":
         """The map from u = W z ``[trials, n, d]`` to the logits :math:`x_{i,t}^T u_i` up to a constant per input ``[trials, n, T]``."""
-        return Rows(self.tokens.flatten(0, 1).mT)
+        columns = self.tokens.flatten(0, 1).mT
+        # A contiguous copy makes the product of a small matrix faster; for a larger one, reading the copy costs more than it gains.
+        return Rows(columns.contiguous() if columns[0].numel() <= COPIED_SIZE else columns)
 
 
 # ---- products of many small matrices: numpy takes about half the time of torch.bmm; both share the memory of the tensors
@@ -183,7 +204,7 @@ class Rows:
     """The product of vectors ``[rows, k]`` with one matrix ``[k, m]`` per row."""
 
     def __init__(self, matrices: Tensor):
-        self.matrices = matrices.contiguous().numpy()
+        self.matrices = matrices.numpy()
 
     @no_type_check
     def __call__(self, vectors: Tensor, out: Tensor | None = None) -> Tensor:

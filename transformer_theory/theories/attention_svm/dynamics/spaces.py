@@ -29,16 +29,20 @@ Each class has four methods:
 - ``state(step)`` returns a copy of the state of the run.
 """
 
+import math
+from dataclasses import replace
 from typing import no_type_check
 
 import torch
 from torch import Tensor
 
 from .gradient import Gradient, Product, Rows
-from .states import Carried, Factors, State
+from .states import Carried, Factors, Frame, State, part_of
 
 FORM_RTOL = 1e-14  # added to quadratic forms, relative to their largest diagonal entry
 CALL_COST = 200  # cost of one call of a library function, in multiplications
+STEP_CACHE = 450_000  # number of entries of the data of one part of the trials; they then stay in the processor's cache
+SPAN_SHARE = 2  # the span of the queries is used if d_z is at least this many times their number
 
 
 class Weights:
@@ -163,28 +167,35 @@ class Logits(_Span):
 class Pair:
     """Steps on K and Q, normalised separately, with the penalty :math:`\\lambda(\\|K\\|_F^2 + \\|Q\\|_F^2)` in the loss.
 
-    K and Q share one tensor, padded with zeros if :math:`d \\ne d_z`, and so do their gradients, so that one operation moves both.
+    The gradient of Q has its columns in the span of the n queries. With an orthonormal basis V of this span, ``[d_z, n]``,
+    :math:`Q = V C + s R`, where the rest R is orthogonal to the span: only C ``[n, width]`` and, with a penalty, the number s change. If
+    there are few queries, a step thus costs little more than a step on K alone. Otherwise C is Q itself and R = 0.
     """
 
     def __init__(self, data: Gradient, state: Factors, penalty: float):
         self.data, self.shapes, self.decay = data, (state.K.shape, state.Q.shape), 2 * penalty * data.inputs
         trials, n, d_z = data.query.shape
-        self.rows, width = (state.K.shape[-2], d_z), state.K.shape[-1]
-        self.both = data.query.new_zeros(2, trials, max(self.rows), width)
-        self.K, self.Q = (self.both[k, :, :rows] for k, rows in enumerate(self.rows))
-        for view, V in ((self.K, state.K), (self.Q, state.Q)):
-            view.copy_(V.detach().reshape(view.shape))
-        # grad K = sum_i P_i q_i^T and grad Q = sum_i z_i (K^T P_i)^T are products of the same form, left^T right, so one batched product of
-        # two blocks computes both. All intermediate results are views of preallocated memory, so a step allocates none for them.
-        left = data.query.new_zeros(2, trials, n, max(self.rows))  # P, then z
-        left[1, ..., :d_z] = data.query
-        right = data.query.new_zeros(2, trials, n, width)  # q, then K^T P
-        q, r = right
-        self.images, self.P = torch.zeros_like(data.tokens[:, :, 0]), left[0, ..., : self.rows[0]]
-        self.direction = torch.empty_like(self.both)
-        self.turn_queries, self.image = Product(data.query, self.Q, q), Product(q, self.K.mT, self.images)
-        self.turn_pulls = Product(self.P, self.K, r)
-        self.turn = Product(left.flatten(0, 1).mT, right.flatten(0, 1), self.direction.flatten(0, 1))
+        self.K, carried, self.frame, z = _flat(state.K).clone(memory_format=torch.contiguous_format), state.carried, None, data.query
+        if SPAN_SHARE * n > d_z:
+            self.C = _flat(state.Q).clone(memory_format=torch.contiguous_format)
+        elif carried is not None and carried.belongs(state.Q, data.query):
+            self.frame, self.C = carried, carried.coordinates.clone()
+        else:
+            Q, basis = _flat(state.Q), torch.linalg.qr(z.mT)[0]
+            self.C = basis.mT @ Q
+            self.frame = Frame(basis, self.C, torch.ones_like(z[:, :1, :1]), Q - basis @ self.C, state.Q, data.query)
+        if self.frame is not None:
+            z = z @ self.frame.basis
+            self.share, self.rest_pull = self.frame.share.clone(), self.decay * torch.linalg.matrix_norm(self.frame.rest)[:, None, None]
+        # grad K = sum_i P_i q_i^T and grad C = sum_i z_i (K^T P_i)^T, with z in the coordinates of the basis. All intermediate results are
+        # preallocated, so a step allocates none for them.
+        q, r = self.K.new_empty(2, trials, n, self.K.shape[-1])
+        self.images, self.P = torch.empty_like(data.tokens[:, :, 0]), torch.empty_like(data.tokens[:, :, 0])
+        self.direction_K, self.direction_C = torch.empty_like(self.K), torch.empty_like(self.C)
+        self.sizes = self.K.new_empty(2, trials, 1, 1)
+        self.size_K, self.size_C = self.sizes
+        self.turn_queries, self.image, self.turn_pulls = Product(z, self.C, q), Product(q, self.K.mT, self.images), Product(self.P, self.K, r)
+        self.turn_K, self.turn_C = Product(self.P.mT, q, self.direction_K), Product(z.mT, r, self.direction_C)
 
     @no_type_check
     def logits(self) -> Tensor:
@@ -199,21 +210,38 @@ class Pair:
             c, log_scale = self.data.unscaled(c, C)
         self.data.pulled(c, self.P)
         self.turn_pulls()
-        self.turn()
+        self.turn_K()
+        self.turn_C()
         if self.decay:
-            self.direction.add_(self.both, alpha=self.decay)
-        return torch.linalg.vector_norm(self.direction, dim=(-2, -1), keepdim=True), log_scale
+            self.direction_K.add_(self.K, alpha=self.decay)
+            self.direction_C.add_(self.C, alpha=self.decay)
+        torch.linalg.vector_norm(self.direction_K, dim=(-2, -1), keepdim=True, out=self.size_K)
+        torch.linalg.vector_norm(self.direction_C, dim=(-2, -1), keepdim=True, out=self.size_C)
+        if self.decay and self.frame is not None:  # the gradient of the penalty in the part of Q outside the span
+            torch.hypot(self.size_C, self.share * self.rest_pull, out=self.size_C)
+        return self.sizes, log_scale
 
     @no_type_check
     def move(self, length: Tensor) -> None:
-        self.both.addcmul_(self.direction, length, value=-1)
+        # Normalised descent has one length per factor, plain descent one for both.
+        length_K, length_C = (length[0], length[1]) if length.ndim == self.sizes.ndim else (length, length)
+        self.K.addcmul_(self.direction_K, length_K, value=-1)
+        self.C.addcmul_(self.direction_C, length_C, value=-1)
+        if self.decay and self.frame is not None:
+            self.share.addcmul_(self.share, length_C, value=-self.decay)
 
     def state(self, step: int) -> Factors:
-        K, Q = (V.reshape(shape).clone() for V, shape in zip((self.K, self.Q), self.shapes))
-        return Factors(K, Q, step)
+        K, C = self.K.reshape(self.shapes[0]).clone(), self.C.clone()
+        if self.frame is None:
+            return Factors(K, C.reshape(self.shapes[1]), step)
+        Q = (self.frame.basis @ C + self.share * self.frame.rest).reshape(self.shapes[1])
+        return Factors(K, Q, step, replace(self.frame, coordinates=C, share=self.share.clone(), Q=Q))
 
 
-def space(data: Gradient, state: State | Factors, penalty: float) -> Weights | Images | Logits | Pair:
+Space = Weights | Images | Logits | Pair
+
+
+def space(data: Gradient, state: State | Factors, penalty: float) -> Space:
     """Returns the space in which a step is cheapest. With a penalty this is W, since its gradient may leave the span of the data."""
     if isinstance(state, Factors):
         return Pair(data, state, penalty)
@@ -224,6 +252,21 @@ def space(data: Gradient, state: State | Factors, penalty: float) -> Weights | I
     if penalty or weights < min(images, logits):
         return Weights(data, state, penalty)
     return Logits(data, state) if logits <= images else Images(data, state)
+
+
+def parts(data: Gradient, state: State | Factors, penalty: float) -> list[tuple[Gradient, Space]]:
+    """Returns data and variables of parts of the trials. A run on one part at a time finds its data in the processor's cache.
+
+    The trials are independent, so the parts take the same steps as the whole.
+    """
+    trials, n, T, d = data.tokens.shape
+    width = state.K.shape[-1] if isinstance(state, Factors) else 0
+    # Per trial, a step reads the tokens, the factors and their directions.
+    number = math.ceil(trials * (n * T * d + 2 * width * (d + min(n, data.query.shape[-1]))) / STEP_CACHE) if data.separable else 1
+    if number == 1:
+        return [(data, space(data, state, penalty))]
+    rows = [slice(trials * k // number, trials * (k + 1) // number) for k in range(min(number, trials))]
+    return [(part, space(part, part_of(state, trials, some), penalty)) for some in rows for part in [data.part(some)]]
 
 
 def _flat(V: Tensor) -> Tensor:

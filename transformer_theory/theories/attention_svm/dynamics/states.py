@@ -4,8 +4,10 @@ A run of 100 steps equals, bit for bit, a run of 40 steps followed by a run of 6
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import TypeVar
 from zipfile import BadZipFile
 
 import numpy as np
@@ -47,7 +49,33 @@ class Carried:
         return torch.equal(self.W, W) and torch.equal(self.tokens, tokens) and torch.equal(self.query, query)
 
 
-CARRIED = tuple(f.name for f in fields(Carried) if f.name != "W")
+@dataclass(frozen=True)
+class Frame:
+    r"""The numbers that a run on factors (:class:`~.spaces.Pair`) updates instead of Q. They let it continue bit for bit.
+
+    With the basis V, the coordinates C, the share s and the rest R, :math:`Q = V C + s R`.
+
+    Attributes:
+        basis: orthonormal columns that span the queries, ``[trials, d_z, n]``.
+        coordinates: C, ``[trials, n, width]``.
+        share: s, ``[trials, 1, 1]``.
+        rest: R, the part of the first Q outside the span of the queries, ``[trials, d_z, width]``.
+        Q: the factor that follows from these numbers, ``[*trials, d_z, width]``.
+        query: the queries of the run. If Q or the queries differ, descent ignores these numbers and starts from Q.
+    """
+
+    basis: Float[Tensor, "trials d_z n"]
+    coordinates: Float[Tensor, "trials n width"]
+    share: Float[Tensor, "trials 1 1"]
+    rest: Float[Tensor, "trials d_z width"]
+    Q: Float[Tensor, "*trials d_z width"]
+    query: Float[Tensor, "trials n d_z"]
+
+    def belongs(self, Q: Tensor, query: Tensor) -> bool:
+        """Returns whether the run used these queries and ended at this Q."""
+        return torch.equal(self.Q, Q) and torch.equal(self.query, query)
+
+
 
 
 @dataclass(frozen=True)
@@ -66,11 +94,40 @@ class Factors:
     K: Float[Tensor, "*trials d width"]
     Q: Float[Tensor, "*trials d_z width"]
     step: int = 0
+    carried: Frame | None = field(default=None, repr=False, compare=False)
 
     @property
     def W(self) -> Float[Tensor, "*trials d d_z"]:
         """The weights K Q^T."""
         return self.K @ self.Q.mT
+
+
+Record = TypeVar("Record", State, Factors, Carried, Frame)
+
+
+def part_of(record: Record, trials: int, rows: slice) -> Record:
+    """Returns a state, or its carried numbers, of the trials ``rows``; ``trials`` is the number of all trials."""
+    values = {f.name: getattr(record, f.name) for f in fields(record)}
+    for name, value in values.items():
+        if isinstance(value, Tensor):
+            values[name] = value.detach().reshape(trials, *value.shape[-3 if name == "tokens" else -2 :])[rows]
+        elif isinstance(value, Carried | Frame):
+            values[name] = part_of(value, trials, rows)
+    return type(record)(**values)
+
+
+def joined(records: Sequence[Record], trials: tuple[int, ...]) -> Record:
+    """Combines states of consecutive parts of the trials, or their carried numbers; ``trials`` is the shape of all trials."""
+    first, values = records[0], {}
+    for name in (f.name for f in fields(first)):
+        column = [getattr(record, name) for record in records]
+        if isinstance(column[0], Tensor):
+            whole = torch.cat(column)
+            column[0] = whole.reshape(*trials, *whole.shape[1:]) if name in ("W", "K", "Q") else whole
+        elif isinstance(column[0], Carried | Frame):
+            column[0] = joined(column, trials)
+        values[name] = column[0]
+    return type(first)(**values)
 
 
 def start(instance: Instance | HeadInstance, *, W: Float[Tensor, "*trials d d_z"] | None = None) -> State:
@@ -135,8 +192,8 @@ def save(state: State | Factors, path: str | os.PathLike[str]) -> None:
     """
     check_type("state", state, State, Factors, hint=STATE_HINT)
     arrays = {f.name: np.asarray(getattr(state, f.name)) for f in fields(state) if f.name != "carried"}
-    if isinstance(state, State) and state.carried is not None:
-        arrays |= {f"carried_{name}": getattr(state.carried, name).numpy() for name in CARRIED}
+    if state.carried is not None:
+        arrays |= {f"carried_{f.name}": getattr(state.carried, f.name).numpy() for f in fields(state.carried) if f.name not in arrays}
     with replacing(Path(path)) as draft, draft.open("xb") as file:
         np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
 
@@ -159,13 +216,13 @@ def load(path: str | os.PathLike[str]) -> State | Factors:
         arrays = {name: file[name] for name in file.files}
     step = int(arrays.pop("step", -1))
     tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
-    # A state has either all arrays of Carried or none. An incomplete set stays in ``tensors`` and is rejected below.
-    complete = all(f"carried_{name}" in tensors for name in CARRIED)
-    parts = {name: tensors.pop(f"carried_{name}") for name in CARRIED} if complete else {}
-    if step >= 0 and set(tensors) == {"K", "Q"}:
-        return Factors(**tensors, step=step)
-    if step >= 0 and set(tensors) == {"W"}:
-        return State(tensors["W"], step, Carried(W=tensors["W"], **parts) if complete else None)
+    for kind, names, followed, carried_kind in ((State, ("W",), "W", Carried), (Factors, ("K", "Q"), "Q", Frame)):
+        # A state has either all arrays of its carried numbers or none. An incomplete set stays in ``tensors`` and is rejected below.
+        inner = [f.name for f in fields(carried_kind) if f.name != followed]
+        complete = all(f"carried_{name}" in tensors for name in inner)
+        if step >= 0 and set(tensors) == {*names, *(f"carried_{name}" for name in inner if complete)}:
+            parts = {name: tensors.pop(f"carried_{name}") for name in inner if complete}
+            return kind(**tensors, step=step, carried=carried_kind(**{followed: tensors[followed]}, **parts) if complete else None)
     raise ValueError(f"{os.fspath(path)} must hold a saved State or Factors, got arrays named {sorted(arrays)}")
 
 

@@ -18,7 +18,20 @@ from ....core.parallel import single_threaded
 from ..constraint_set import Constraints
 from ..solution import MaxMargins, kkt_residual
 from .frobenius import check_batch, frobenius_max_margin
-from .tolerances import BATCHED_SIZE, FROBENIUS_CACHE, FROBENIUS_KKT_TOL, MARGIN_ATOL, PATIENCE, REFINEMENTS, RIDGE, SIGN_ATOL
+from .primal_interior import active_set_solutions
+from .tolerances import (
+    BATCHED_SIZE,
+    DIRECT_SIZE,
+    FROBENIUS_CACHE,
+    FROBENIUS_KKT_TOL,
+    MARGIN_ATOL,
+    PATIENCE,
+    PRIMAL_CACHE,
+    PRIMAL_ENTRIES,
+    REFINEMENTS,
+    RIDGE,
+    SIGN_ATOL,
+)
 
 
 @single_threaded
@@ -38,12 +51,15 @@ def frobenius_max_margins(constraints: Constraints, *, tol: float = FROBENIUS_KK
     B, m = constraints.rhs.shape
     batch = Batch(constraints)
     W, dual = constraints.difference.new_zeros(B, constraints.difference.shape[-1], constraints.query.shape[-1]), batch.rhs.new_zeros(B, m)
-    # If there are more constraints than entries of W, they are linearly dependent, and pivoting rarely terminates. The batch is split into
-    # parts whose Gram matrices fit into the processor's cache.
-    if 0 < m <= min(BATCHED_SIZE, W[:1].numel()):
-        size = max(1, FROBENIUS_CACHE // m**2)
+    entries = W[:1].numel()
+    # If there are more constraints than entries of W, they are linearly dependent, and pivoting rarely terminates. Small W then allow steps
+    # on W itself. The batch is split into parts that fit into the processor's cache.
+    pivoting = 0 < m <= min(BATCHED_SIZE, entries)
+    if pivoting or (entries < m <= DIRECT_SIZE and entries <= PRIMAL_ENTRIES and not bool(constraints.equality.any())):
+        size = max(1, FROBENIUS_CACHE // m**2 if pivoting else PRIMAL_CACHE // (m * entries))
         for part in (slice(b, b + size) for b in range(0, B, size)):
-            W[part], dual[part] = Batch(constraints.problem(part)).pivoted()
+            problems = Batch(constraints.problem(part))
+            W[part], dual[part] = problems.pivoted() if pivoting else problems.primal()
     # Pivoting may have stopped early with a wrong active set, which the residuals show. Problems with too large a residual, or with NaN, go
     # to the solver of single problems.
     margins = constraints.margins(W)
@@ -98,6 +114,17 @@ class Batch:
             correction = _solve(factor, missing) * mask
             multipliers, W = multipliers + correction, W + self.combine(correction)
         return W * self.scale[..., None], multipliers * self.scale
+
+    def primal(self) -> tuple[Tensor, Tensor]:
+        """Returns W ``[B, d_x, d_z]`` and multipliers ``[B, m]`` from :mod:`.primal_interior`, not verified; inequalities only."""
+        inverse_length = torch.where(self.length > 0, self.length, 1.0).reciprocal()
+        rhs = self.rhs * inverse_length
+        # W is measured in units in which the largest right-hand side of constraints of length one is one.
+        size = rhs.abs().amax(-1, keepdim=True).clamp(min=1e-300)
+        rows = ((self.difference * inverse_length[..., None])[..., None] * self.query[..., None, :]).flatten(-2)
+        w, multipliers = active_set_solutions(rows.numpy(), (rhs / size).numpy(), (size / inverse_length).numpy())
+        W = (self.scale * size * torch.from_numpy(w)).view(len(w), self.difference.shape[-1], self.query.shape[-1])
+        return W, self.scale * size * torch.from_numpy(multipliers) * inverse_length
 
     def residuals(self, W: Tensor, multipliers: Tensor) -> tuple[Tensor, Tensor]:
         """Returns KKT residual and duality gap, each ``[B]``, as :func:`~.frobenius.residuals` defines them."""

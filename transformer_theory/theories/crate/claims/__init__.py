@@ -1,9 +1,11 @@
 """The claims of the theory, each with a check that could refute it and a control that must fail; one file per subject."""
 
-from . import approximations, causal, compression, sparse_coding, trained
+from . import approximations, causal, compression, gradients, objective, sparse_coding, trained
 
 CLAIMS = (
     *compression.CLAIMS,
+    *gradients.CLAIMS,
+    *objective.CLAIMS,
     *approximations.CLAIMS,
     *causal.CLAIMS,
     *sparse_coding.CLAIMS,

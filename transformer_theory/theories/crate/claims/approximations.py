@@ -9,9 +9,9 @@ from ....core.claims import Claim, Evidence
 from ....core.sources import Source
 from ....maths.linalg import orthonormalise
 from ....models.crate.compression import coordinates
-from ..approximations import denoise, log_density, neumann_error, neumann_sum
-from ..problem import random_subspaces
-from .compression import ROUNDING
+from ..approximations import denoise, gradient_error, log_density, neumann_error, neumann_sum
+from ..problem import SERIES, random_subspaces
+from .compression import ROUNDING, complete_instance
 
 SIZE = 20  # rows of the matrices that the series inverts
 RADII, TERMS = (0.0017, 0.17, 0.9, 1.5, 16.5), (1, 2, 5)
@@ -48,6 +48,26 @@ def _more_terms(generator: torch.Generator, *, low: float, high: float) -> Evide
     errors = [float(torch.linalg.matrix_norm(inverse - neumann_sum(A, terms=terms), 2)) for terms in range(1, 7)]
     factors = {f"{terms} to {terms + 1} terms": after / before for terms, (before, after) in enumerate(pairwise(errors), start=1)}
     return Evidence(max(factors.values()), 1 - ROUNDING, "<=", detail={**factors, "rho": radius})
+
+
+def _gradient(generator: torch.Generator, *, more: int) -> Evidence:
+    """Returns evidence about the error of the gradient of R^c by the series, relative to rho^(M+1).
+
+    The error of random tokens must not exceed it; that of tokens whose coordinates have equal singular values must equal it. The value is
+    the larger of two numbers: the first ratio less 1, and the absolute difference of the second ratio to 1. The bound counts ``more`` terms
+    in addition to M.
+    """
+    tokens, bases = complete_instance(generator)
+    p = bases.shape[-1]
+    sigma = 0.5 + 0.4 * float(torch.rand((), generator=generator, dtype=torch.float64))
+    axes = torch.stack([orthonormalise(torch.randn(p, p, generator=generator, dtype=torch.float64)) for _ in bases])
+    flat = sigma * (axes @ bases.mT).sum(0)  # [p, d], with W_k = sigma times an orthogonal matrix
+    excess = {}
+    for terms in TERMS:
+        errors = {name: gradient_error(each, bases, eps=1.0, terms=terms) for name, each in (("random", tokens), ("flat", flat))}
+        ratios = {name: float(error / radius ** (terms + more + 1)) for name, (error, radius) in errors.items()}
+        excess |= {f"random, {terms} terms": ratios["random"] - 1, f"flat, {terms} terms": abs(ratios["flat"] - 1)}
+    return Evidence(max(excess.values()), ROUNDING, "<=", detail={**excess, "sigma": sigma})
 
 
 # denoising
@@ -95,30 +115,50 @@ def _relative(estimate: Tensor, target: Tensor) -> float:
     return float((estimate - target).norm() / target.norm())
 
 
+DENOISING = (
+    "Attention is said to denoise: the softmax of the best denoiser runs over subspaces, that of attention over tokens. The paper concedes "
+    "the difference, as minor, for a single token (end of Section 2.3, footnote 7)"
+)
+
 CLAIMS = (
     Claim(
         id="crate/neumann-error",
         statement=r"The first terms of the Neumann series, $\sum_{j \le M} (-A)^j$ in place of $(I + A)^{-1}$, "
         r"$A = \beta W_k W_k^\top$, are off by exactly $\rho^{M+1} / (1 + \rho)$ in the spectral norm, $\rho$ the spectral radius of $A$.",
         measures="largest relative difference of the measured error to its closed form",
-        source=Source("yu2023white"),
+        source=SERIES,
         assumptions=("A symmetric positive semidefinite", "predicted errors above 1e-8; smaller ones are lost to rounding"),
         check=lambda generator: _error(generator, more=0),
         control=lambda generator: _error(generator, more=1),
         control_description="the series has one term more than the prediction counts",
     ),
     Claim(
+        id="crate/neumann-gradient",
+        statement=r"With $M$ terms of the series in place of the inverse, the gradient of $R^c$ is off by at most the share $\rho^{M+1}$ "
+        r"of its norm, $\rho = \max_k \beta \|W_k\|_2^2$, and by exactly this share where all singular values of all $W_k$ are equal.",
+        measures="error of the gradient over rho^(M+1), less 1, or its distance to 1 at equal singular values",
+        source=SERIES,
+        assumptions=(
+            "U_k orthonormal, mutually orthogonal, K p = d; random tokens of norm one, and tokens of equal singular values from .5 to .9",
+            "the paper replaces the inverse by the series; the error is derived in this library",
+        ),
+        check=lambda generator: _gradient(generator, more=0),
+        control=lambda generator: _gradient(generator, more=1),
+        control_description="the power counts one term more than the series has",
+    ),
+    Claim(
         id="crate/neumann-converges",
         statement=r"One more term of the series brings it closer to the inverse if $\rho < 1$: attention in the papers' form approximates "
         r"the gradient only there.",
         measures="largest factor by which one more term changes the error",
-        source=Source("yu2023white"),
+        source=SERIES,
         assumptions=(r"spectral radius of $\beta W_k W_k^\top$ below 1; drawn between .2 and .99",),
         check=lambda generator: _more_terms(generator, low=0.2, high=0.99),
         control=lambda generator: _more_terms(generator, low=1.01, high=3.0),
         control_description=r"the spectral radius is drawn between 1.01 and 3",
-        corrects=r"Softmax attention is derived from this series. On layer-normalised tokens it diverges, $\rho$ is 188 to 230 ($d = 192$, "
-        r"65 tokens, $\varepsilon^2 = 0.5$, 20 seeds): the paper's step is motivated by the gradient and does not approximate it.",
+        corrects=r"Softmax attention is derived from this series, without a condition. On layer-normalised tokens it diverges, $\rho$ is "
+        r"188 to 230 ($d = 192$, 65 tokens, $\varepsilon^2 = 0.5$, 20 seeds): the paper's step is motivated by the gradient and does not "
+        r"approximate it.",
     ),
     Claim(
         id="crate/tweedie",
@@ -126,24 +166,28 @@ CLAIMS = (
         r"$\frac{1}{1+\sigma^2} \sum_k a_k U_k U_k^\top z$ with $a = \mathrm{softmax}_k(\|U_k^\top z\|^2 / (2\sigma^2(1+\sigma^2)))$ "
         r"is Tweedie's $z + \sigma^2 \nabla \log p(z)$.",
         measures="relative distance of the formula to z + sigma^2 grad log p(z) by automatic differentiation",
-        source=Source("yu2023white"),
-        assumptions=("U_k orthonormal, equal weights, known noise",),
+        source=Source("yu2023white", "Eq. (5); Proposition 1, Eq. (21), App. A.1", "confirmed"),
+        assumptions=(
+            "U_k orthonormal, equal weights, known noise; so the paper's condition holds, equal products of weight and determinant",
+        ),
         check=lambda generator: _tweedie(generator, over_tokens=False),
         control=lambda generator: _tweedie(generator, over_tokens=True),
         control_description="the softmax runs over tokens, as in attention, and the result is scaled to fit",
-        corrects="Attention is said to denoise: the softmax of the best denoiser runs over subspaces, that of attention over tokens.",
+        corrects=f"{DENOISING}.",
     ),
     Claim(
         id="crate/denoiser",
-        statement=r"With $d = 48$, six orthogonal subspaces of dimension 4 and $\sigma = .3$ that estimate leaves at most twice the "
-        r"squared error of a projection on the true subspace of every token, without knowing which it is.",
+        statement=r"With $d = 48$, six orthogonal subspaces of dimension 4 and $\sigma = .3$ the exact estimate of Proposition 1 leaves at "
+        r"most twice the squared error of a projection on the true subspace of every token, without knowing which it is.",
         measures="squared error over that of the projection on the true subspace",
-        source=Source("yu2023white"),
-        assumptions=("U_k orthonormal, mutually orthogonal, equal weights, known noise",),
+        source=Source("yu2023white", "Proposition 1, Eq. (21), App. A.1; Eq. (6) and Approximation 2, Eq. (38)", "confirmed"),
+        assumptions=(
+            "U_k orthonormal, mutually orthogonal, equal weights, known noise",
+            r"Approximation 2 leaves out the factors $1/(1+\sigma^2)$ of the estimate; the number 2 is this library's",
+        ),
         check=lambda generator: _best(generator, over_tokens=False),
         control=lambda generator: _best(generator, over_tokens=True),
         control_description="the softmax runs over tokens, as in attention, and the result is scaled to fit",
-        corrects="Attention is said to denoise: the softmax of the best denoiser runs over subspaces, that of attention over tokens, and "
-        "its error is far larger.",
+        corrects=f"{DENOISING}; for many tokens its error is far larger.",
     ),
 )

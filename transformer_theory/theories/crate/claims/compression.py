@@ -23,8 +23,8 @@ from ....core.sources import Source
 from ....metrics.coding import subspace_coding_rate, unit_norm
 from ....models.crate.compression import coordinates, expansion, memberships, rate_gradient
 from ..approximations import spectral_radii
-from ..problem import random_subspaces
-from ..steps import lipschitz, membership_rate, paper_step, released_step, tssa_gradient, variational_rate
+from ..problem import GRADIENT, SIGN, STEP, random_subspaces
+from ..steps import exact_step, lipschitz, membership_rate, paper_step, released_step, tssa_gradient, variational_rate
 
 N, D, K, P = 20, 24, 4, 6  # numbers of tokens, dimensions, subspaces, and dimensions per subspace; K P = D: complete
 ROUNDING = 1e-9  # slack of the thresholds for rounding errors
@@ -38,18 +38,23 @@ def complete_instance(generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return unit_norm(torch.randn(N, D, generator=generator, dtype=torch.float64)), bases
 
 
-def _exact_step(generator: torch.Generator, *, sign: float) -> Evidence:
-    """Returns evidence about the largest change of R^c over step sizes; a change of -1 is the guaranteed decrease."""
+def perturbed_instance(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draws tokens of norm one, [N, D], and matrices that are neither orthonormal nor orthogonal to one another, [K, D, P]."""
     tokens, bases = complete_instance(generator)
-    bases = bases + 0.3 * torch.randn(bases.shape, generator=generator, dtype=bases.dtype)  # the claim needs no orthonormality
+    return tokens, bases + 0.3 * torch.randn(bases.shape, generator=generator, dtype=bases.dtype)
+
+
+def _exact_step(generator: torch.Generator, *, ascent: bool) -> Evidence:
+    """Returns evidence about the largest change of R^c over step sizes; a change of -1 is the guaranteed decrease."""
+    tokens, bases = perturbed_instance(generator)
     eps = 0.5
     L = lipschitz(bases, n=N, eps=eps)
     before = subspace_coding_rate(tokens, bases, eps=eps)
-    gradient = rate_gradient(tokens, bases, eps=eps)
-    slope = gradient.square().sum()
+    slope = rate_gradient(tokens, bases, eps=eps).square().sum()
     changes = {}
     for share in (0.1, 0.5, 1.0, 1.5, 1.9):
-        after = subspace_coding_rate(tokens - sign * share / L * gradient, bases, eps=eps)
+        stepped = exact_step(tokens, bases, kappa=share / L, eps=eps)
+        after = subspace_coding_rate(2 * tokens - stepped if ascent else stepped, bases, eps=eps)
         changes[f"kappa L = {share}"] = float((after - before) / (share / L * (1 - share / 2) * slope))
     return Evidence(max(changes.values()), -1 + ROUNDING, "<=", detail=changes)
 
@@ -119,8 +124,7 @@ def _unnormalised(tokens: Tensor, bases: Tensor, pi: Tensor) -> Tensor:
 
 def _tssa_step(generator: torch.Generator, *, sign: float) -> Evidence:
     """Returns evidence about the largest change of the bound over step sizes; a change of -1 is the guaranteed decrease."""
-    tokens, bases = complete_instance(generator)
-    bases = bases + 0.3 * torch.randn(bases.shape, generator=generator, dtype=bases.dtype)  # the claim needs no orthonormality
+    tokens, bases = perturbed_instance(generator)
     pi = memberships(coordinates(tokens, bases), temperature=SHARPNESS)
     L = lipschitz(bases, n=N, eps=EPS)
     before, gradient = variational_rate(tokens, bases, pi, eps=EPS), tssa_gradient(tokens, bases, pi, eps=EPS)
@@ -137,21 +141,27 @@ CLAIMS = (
         statement=r"A gradient step $Z - \kappa \nabla R^c(Z; U_{[K]})$ lowers $R^c$ by at least "
         r"$\kappa (1 - \kappa L / 2) \|\nabla R^c\|_F^2$ for every $0 < \kappa < 2/L$, $L = \beta \|\sum_k U_k U_k^\top\|_2$.",
         measures="largest change of R^c over step sizes, in units of the guaranteed decrease",
-        source=Source("yu2023white"),
-        assumptions=("the subspaces may be any matrices U_k; the bound on L is derived at lipschitz",),
-        check=lambda generator: _exact_step(generator, sign=1.0),
-        control=lambda generator: _exact_step(generator, sign=-1.0),
+        source=GRADIENT,
+        assumptions=(
+            "the subspaces may be any matrices U_k",
+            "the paper states the gradient; the guaranteed decrease is derived at lipschitz",
+        ),
+        check=lambda generator: _exact_step(generator, ascent=False),
+        control=lambda generator: _exact_step(generator, ascent=True),
         control_description="the step goes up the gradient",
     ),
     Claim(
         id="crate/paper-step",
-        statement=r"With orthonormal, complete and incoherent $U_{[K]}$ the step $(1 - \kappa\beta) Z + \kappa\beta\, \mathrm{MSSA}(Z)$ "
-        r"lowers $R^c(Z; U_{[K]})$ for $0 < \kappa\beta \le 1$, in every instance tried.",
+        statement=r"With orthonormal, complete and mutually orthogonal $U_{[K]}$ the step "
+        r"$(1 - \kappa\beta) Z + \kappa\beta\, \mathrm{MSSA}(Z)$ lowers $R^c(Z; U_{[K]})$ for $0 < \kappa\beta \le 1$, in every instance "
+        r"tried; $\mathrm{MSSA}(Z) = \beta \sum_k \mathrm{softmax}(W_k W_k^\top) W_k U_k^\top$ contains a second factor $\beta$.",
         measures="largest relative change of R^c over step sizes",
-        source=Source("yu2023white"),
+        source=STEP,
         assumptions=(
-            "U_k orthonormal, mutually orthogonal, K p = d",
-            r"tokens of norm one, $\beta \|W_k\|_2^2 < 1$: the Neumann series converges",
+            "the paper derives the step as an approximation of the gradient step; that it lowers the rate is this library's statement",
+            "U_k orthonormal, mutually orthogonal, K p = d; the paper asks for incoherent ones",
+            "random tokens of norm one; the paper asks for tokens near the union of the subspaces, too",
+            r"$\beta \|W_k\|_2^2 < 1$: the Neumann series converges",
             r"$\beta \le 1$: beyond, the rate of a single token rises",
         ),
         check=lambda generator: _paper_step(generator, tied_residual=False),
@@ -164,24 +174,29 @@ CLAIMS = (
         r"$R^c(Z; U_{[K]})$ if its output is tied, $V_k = c\, U_k^\top$ with $0 < c \le 1$, in every instance tried: as released, the "
         r"network must learn another $V$ to compress.",
         measures="smallest relative change of R^c over sizes of the output",
-        source=Source("hu2024indepth"),
+        source=SIGN,
         assumptions=(
-            "U_k orthonormal, mutually orthogonal, K p = d",
+            "U_k orthonormal, mutually orthogonal, K p = d: two lines at an angle of 60 degrees and one token are a counterexample",
             "tokens of norm one: long tokens of unequal length are counterexamples",
         ),
         check=lambda generator: _released_sign(generator, sign=1.0),
         control=lambda generator: _released_sign(generator, sign=-1.0),
         control_description=r"the output is tied with a minus sign, $V_k = -c\, U_k^\top$",
-        corrects=r"The released layer adds attention to the residual stream, without the shrinkage $1 - \kappa\beta$ of the paper's step "
-        "and with a free output matrix.",
+        corrects=r"The paper's layer, Eq. (18), adds attention to the residual stream without the shrinkage $1 - \kappa\beta$ of the step, "
+        r"Eqs. (10)-(12), that it is derived from, and calls it compression; with the derived output $U_k^\top$ it raises the rate. The "
+        r"free output matrix, Eq. (115), is the paper's own, too.",
     ),
     Claim(
         id="crate/tssa-bound",
         statement=r"The rate of tokens in their subspaces is at most $\frac12 \sum_k \frac{n_k}{n} \sum_c \log(1 + \frac{p}{\varepsilon^2} "
         r"m_{kc})$, $m_{kc} = \frac{1}{n_k} \sum_i \pi_{ik} (z_i^\top U_k)_c^2$, with equality where $U_k$ diagonalises the second moment.",
         measures="bound over rate, less 1: smaller of its value as drawn and of minus its absolute value in diagonalising bases",
-        source=Source("wu2024token"),
-        assumptions=("memberships are non-negative; the bases may be any matrices",),
+        source=Source("wu2024token", "variational bound of the rate and its corollary for orthonormal bases", "second-hand"),
+        assumptions=(
+            "memberships are non-negative; the bases may be any matrices",
+            r"the rate is that of the coordinates in the subspaces, with $p/\varepsilon^2$; the source bounds the rate of whole tokens, "
+            r"with $d/\varepsilon^2$, and needs the image of $Z^\top \mathrm{diag}(\pi_k) Z$ in that of $U_k$",
+        ),
         check=lambda generator: _bound(generator, normalised=True),
         control=lambda generator: _bound(generator, normalised=False),
         control_description=r"the second moments are taken over $n$ tokens, not over the $n_k$ of the subspace",
@@ -191,8 +206,11 @@ CLAIMS = (
         statement=r"At fixed memberships a step $Z - \kappa \nabla B(Z; U, \Pi)$ lowers that bound by at least "
         r"$\kappa (1 - \kappa L / 2) \|\nabla B\|_F^2$ for every $0 < \kappa < 2/L$, $L = \beta \|\sum_k U_k U_k^\top\|_2$.",
         measures="largest change of the bound over step sizes, in units of the guaranteed decrease",
-        source=Source("wu2024token"),
-        assumptions=("the subspaces may be any matrices U_k, memberships between 0 and 1",),
+        source=Source("wu2024token", "gradient of the bound and token update", "second-hand"),
+        assumptions=(
+            "the subspaces may be any matrices U_k, memberships between 0 and 1",
+            "the source states the gradient; the guaranteed decrease is derived at lipschitz",
+        ),
         check=lambda generator: _tssa_step(generator, sign=1.0),
         control=lambda generator: _tssa_step(generator, sign=-1.0),
         control_description="the step goes up the gradient",

@@ -5,29 +5,77 @@ from torch import Tensor
 
 from ....core.claims import Claim, Evidence
 from ....core.sources import Source
-from ....models.crate.sparsification import curvature, fista_steps, ista_step
-from ..sparse_coding import fista, lasso
-from .compression import ROUNDING, D, N
+from ....maths.linalg import orthonormalise
+from ....models.crate.sparsification import ONE_PRODUCT_TOKENS, curvature, fista_steps, from_tokens, ista_step
+from ..problem import LASSO, RATES
+from ..sparse_coding import duality_gap, fista, ista, lasso, optimal_code, signed_dictionary
+from .compression import ROUNDING, D, N, complete_instance
 
 LAM = 0.1
 COUNTS = (1, 2, 5, 10, 20, 40)  # steps after which the objective is measured
+SLOW_STEPS, SLOW_LAM = 400, 1e-6
+CLOSED_FORM_STEPS = 60
 
 
 def _ista_descent(generator: torch.Generator, *, step: float) -> Evidence:
     """Returns evidence about the largest change of the objective in ten ISTA steps, in units of L/2 ||Z+ - Z||^2.
 
-    ISTA starts from the positive part of the tokens; ``step`` is the step size in units of 1/L.
+    ISTA starts from the tokens, as in a layer, whose own step is the first; ``step`` is the step size in units of 1/L.
     """
-    tokens = torch.randn(N, D, generator=generator, dtype=torch.float64)
+    tokens = torch.randn(ONE_PRODUCT_TOKENS * D, D, generator=generator, dtype=torch.float64).relu()
     dictionary = torch.randn(D, D, generator=generator, dtype=torch.float64) / D**0.5
     L = curvature(dictionary)
-    code, worst = tokens.relu(), -torch.inf
-    for _ in range(10):
-        new = ista_step(code, tokens, dictionary, eta=step / L, lam=LAM)
+    code, worst = tokens, -torch.inf
+    for number in range(10):
+        eta = step / L
+        first = number == 0
+        new = from_tokens(tokens, dictionary, eta=eta, lam=LAM) if first else ista_step(code, tokens, dictionary, eta=eta, lam=LAM)
         change = lasso(new, tokens, dictionary, lam=LAM) - lasso(code, tokens, dictionary, lam=LAM)
         worst = max(worst, float(change / (0.5 * L * (new - code).square().sum())))
         code = new
     return Evidence(worst, -1 + ROUNDING, "<=")
+
+
+def _closed_form(generator: torch.Generator, *, shift: float) -> Evidence:
+    """Returns evidence about the relative distance of 60 ISTA steps in [U, -U] to soft thresholding at ``shift`` lambda."""
+    tokens, bases = complete_instance(generator)
+    code = ista(tokens, signed_dictionary(bases), lam=LAM, steps=CLOSED_FORM_STEPS)
+    target = optimal_code(tokens, bases, lam=shift * LAM)
+    return Evidence(float((code - target).norm() / target.norm()), ROUNDING, "<=")
+
+
+def _gap(generator: torch.Generator, *, scaled: bool) -> Evidence:
+    """Returns evidence about F - F* over the duality gap of codes on the way of ISTA, and about the gap at the minimiser over F*.
+
+    If not ``scaled``, the residual itself stands for a point of the dual problem, though it need not be feasible.
+    """
+    tokens, bases = complete_instance(generator)
+    tokens = (1 + torch.arange(len(tokens)))[:, None] / len(tokens) * tokens  # tokens of different lengths
+    dictionary = signed_dictionary(bases)
+    best = optimal_code(tokens, bases, lam=LAM)
+    lowest = _values(best, tokens, dictionary)
+    ratios = {"gap at the minimiser over F*": float((_bound(best, tokens, dictionary, scaled) / lowest).max())}
+    for steps in (0, 1, 2, 5):
+        code = ista(tokens, dictionary, lam=LAM, steps=steps)
+        distance = _values(code, tokens, dictionary) - lowest
+        above = distance > ROUNDING * lowest
+        ratios[f"F - F* over the gap, {steps} steps"] = float((distance / _bound(code, tokens, dictionary, scaled))[above].max()) - 1
+    return Evidence(max(ratios.values()), ROUNDING, "<=", detail=ratios)
+
+
+def _values(code: Tensor, tokens: Tensor, dictionary: Tensor) -> Tensor:
+    """Returns F of every token."""
+    return 0.5 * (tokens - code @ dictionary.mT).square().sum(-1) + LAM * code.sum(-1)
+
+
+def _bound(code: Tensor, tokens: Tensor, dictionary: Tensor, scaled: bool) -> Tensor:
+    """Returns the duality gap of every token or, if not ``scaled``, the difference of F and the dual objective at the residual."""
+    if scaled:
+        return duality_gap(code, tokens, dictionary, lam=LAM)
+    residual = tokens - code @ dictionary.mT
+    return (_values(code, tokens, dictionary) - 0.5 * tokens.square().sum(-1) + 0.5 * (tokens - residual).square().sum(-1)).clamp(
+        min=1e-300
+    )
 
 
 def _overcomplete(generator: torch.Generator) -> tuple[Tensor, Tensor, float, Tensor, Tensor]:
@@ -51,7 +99,24 @@ def _rates(generator: torch.Generator, *, step: float) -> Evidence:
         fast = fista_steps(start, tokens, dictionary, eta=step / L, lam=LAM, steps=count)
         for name, result, allowed in (("ISTA", code, distance / (2 * count)), ("FISTA", fast, 2 * distance / (count + 1) ** 2)):
             shares[f"{name}, {count} steps"] = float((lasso(result, tokens, dictionary, lam=LAM) - optimum) / allowed)
+    shares[f"FISTA, {SLOW_STEPS} steps, singular values to .01"] = _slow_directions(generator)
     return Evidence(max(shares.values()), 1 + ROUNDING, "<=", detail=shares)
+
+
+def _slow_directions(generator: torch.Generator) -> float:
+    """Returns the distance to the optimum of 400 FISTA steps over its bound, for singular values of D from 1 down to .01.
+
+    With D = Q diag(s) the objective is a sum over atoms, and Y = D Z* + lambda Q (1/s) has the minimiser Z* for Z* > 0.
+    """
+    Q = orthonormalise(torch.randn(D, D, generator=generator, dtype=torch.float64))
+    s = torch.logspace(0, -2, D, dtype=torch.float64)
+    best = torch.rand(1, D, generator=generator, dtype=torch.float64) + 0.5
+    lam = SLOW_LAM
+    dictionary = Q * s
+    tokens = best @ dictionary.mT + lam * (1 / s) @ Q.mT
+    fast = fista_steps(torch.zeros_like(best), tokens, dictionary, eta=1.0, lam=lam, steps=SLOW_STEPS)
+    distance = lasso(fast, tokens, dictionary, lam=lam) - lasso(best, tokens, dictionary, lam=lam)
+    return float(distance / (2 * best.square().sum() / (SLOW_STEPS + 1) ** 2))
 
 
 def _momentum(generator: torch.Generator, *, momentum: bool) -> Evidence:
@@ -71,19 +136,23 @@ CLAIMS = (
         statement=r"An ISTA step with $\eta = 1/L$, $L = \|D\|_2^2$, lowers the non-negative LASSO "
         r"$\tfrac12 \|Y - Z D^\top\|_F^2 + \lambda \sum Z$ by at least $\tfrac L2 \|Z^+ - Z\|_F^2$.",
         measures="largest change of the objective over ten steps, in units of L/2 ||Z+ - Z||^2",
-        source=Source("beck2009fast"),
-        assumptions=("any dictionary, any tokens, a non-negative start",),
+        source=Source("beck2009fast", "", "not found"),
+        assumptions=("any dictionary; a non-negative start, here the tokens themselves, as in a layer",),
         check=lambda generator: _ista_descent(generator, step=1.0),
         control=lambda generator: _ista_descent(generator, step=3.0),
         control_description=r"three times the step, $\eta = 3/L$",
+        corrects=r"CRATE prints the LASSO without the factor $\frac12$ (Eqs. (15)-(17)); its step is that of the LASSO with it.",
     ),
     Claim(
         id="crate/ista-fista-rates",
         statement=r"From $Z_0$ with $\eta = 1/L$ the objective is at most $L \|Z_0 - Z^*\|_F^2 / (2k)$ above its optimum after $k$ steps "
         r"of ISTA and at most $2 L \|Z_0 - Z^*\|_F^2 / (k+1)^2$ after $k$ of FISTA.",
         measures="largest distance of the objective to its optimum over its bound",
-        source=Source("beck2009fast"),
-        assumptions=("any dictionary; drawn: 36 Gaussian atoms in 24 dimensions; the optimum has a duality gap below 1e-10 of it",),
+        source=RATES,
+        assumptions=(
+            "any dictionary; drawn: 36 Gaussian atoms in 24 dimensions, whose optimum has a duality gap below 1e-10 of it, and for FISTA a "
+            "dictionary with singular values from 1 to .01 and known optimum",
+        ),
         check=lambda generator: _rates(generator, step=1.0),
         control=lambda generator: _rates(generator, step=2.5),
         control_description=r"two and a half times the step, $\eta = 2.5/L$",
@@ -93,9 +162,31 @@ CLAIMS = (
         statement=r"FISTA leaves at most half of the distance $F - F^*$ to the optimum that as many ISTA steps leave, after $k = 40$.",
         measures="distance to the optimum after 40 steps, over that of ISTA",
         source=Source("beck2009fast"),
-        assumptions=("Gaussian tokens, 36 Gaussian atoms in 24 dimensions; an empirical statement",),
+        assumptions=("Gaussian tokens, 36 Gaussian atoms in 24 dimensions; an empirical statement of this library",),
         check=lambda generator: _momentum(generator, momentum=True),
         control=lambda generator: _momentum(generator, momentum=False),
         control_description="the momentum is left out",
+    ),
+    Claim(
+        id="crate/lasso-closed-form",
+        statement=r"In $D = [U, -U]$ with orthonormal $U$ the non-negative LASSO has the minimiser $\mathrm{relu}(\pm Y U - \lambda)$, and "
+        r"ISTA with $\eta = 1/L$ converges to it.",
+        measures="relative distance of 60 ISTA steps to soft thresholding",
+        source=LASSO,
+        assumptions=("U square, tokens of norm one; soft thresholding is textbook, the dictionary with both signs is this library's",),
+        check=lambda generator: _closed_form(generator, shift=1.0),
+        control=lambda generator: _closed_form(generator, shift=0.5),
+        control_description="the threshold is half of lambda",
+    ),
+    Claim(
+        id="crate/duality-gap",
+        statement=r"For every code $z \ge 0$ of a token, with $r = y - D z$ and $s = \min(1, \lambda / \max_j (D^\top r)_j)$, "
+        r"$F(z) - F^* \le \frac12 (1 - s)^2 \|r\|^2 + \sum_j z_j (\lambda - s (D^\top r)_j)$, and the right side is zero at the minimiser.",
+        measures="largest distance F - F* over the gap, less 1, or the gap at the minimiser over F*",
+        source=LASSO,
+        assumptions=("D = [U, -U] with orthonormal U, where the minimiser is known", "Fenchel's duality; the source has no gap"),
+        check=lambda generator: _gap(generator, scaled=True),
+        control=lambda generator: _gap(generator, scaled=False),
+        control_description="the residual is not scaled to a feasible point of the dual problem",
     ),
 )

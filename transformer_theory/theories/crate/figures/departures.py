@@ -41,7 +41,7 @@ from .. import networks
 from ..approximations import spectral_radii
 from ..in_networks import AFTER, BEFORE, GROWTH, NONZEROS, Growth
 from ..layer_curves import INPUT, CompressionLayer, compression_layers, curves, on_layers, run_metrics
-from ..problem import PAPER, SIGN, incoherence
+from ..problem import PAPER, incoherence
 from ..steps import mssa
 
 if TYPE_CHECKING:
@@ -130,8 +130,8 @@ class Departure:
 
 
 DEPARTURES: dict[str, Departure] = {
-    "1 output matrix free, with bias": Departure(("output tied to U",), (ALIGNMENT,), SIGN),
-    "2 residual step without the shrinkage": Departure(("the paper's step",), (), SIGN),
+    "1 output matrix free, with bias": Departure(("output tied to U",), (ALIGNMENT,), Source("hu2024indepth")),
+    "2 residual step without the shrinkage": Departure(("the paper's step",), (), Source("hu2024indepth")),
     "3 scores divided by sqrt(p)": Departure(("scores not divided by sqrt(p)",)),
     "4 layer norms": Departure(("no layer norms",), (RADIUS_NORMED, RADIUS_STREAM)),
     "5 U without constraint": Departure(("U orthonormal",), (INCOHERENCE,)),
@@ -185,7 +185,7 @@ class Departures(RandomExperiment):
     depth: int = setting(3, ge=2, help="layers")
 
     name = "crate.departures"
-    sources = (PAPER, SIGN, Source("wu2024token"), Source("alpaydin1998optical"))
+    sources = (PAPER, Source("hu2024indepth"), Source("wu2024token"), Source("alpaydin1998optical"))
 
     def measure(self) -> Iterator[Measurement | Arrays]:
         """Yields the quantities of each departure, and an array with accuracy and change of R^c of every network and seed."""

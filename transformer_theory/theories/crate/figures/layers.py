@@ -19,7 +19,7 @@ from ....models.crate import PaperAttention
 from .. import networks
 from ..in_networks import AFTER, BEFORE, NONZEROS
 from ..layer_curves import CURVES, INPUT, REDUCTION, layerwise
-from ..problem import PAPER
+from ..problem import CURVES as SOURCE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -85,7 +85,7 @@ class Layers(RandomExperiment):
     depth: int = setting(4, ge=2, help="layers")
 
     name = "crate.layers"
-    sources = (PAPER, Source("dosovitskiy2021image"), Source("alpaydin1998optical"))
+    sources = (SOURCE, Source("dosovitskiy2021image"), Source("alpaydin1998optical"))
 
     def measure(self) -> Iterator[Measurement | Arrays]:
         """Yields the learning rate, the accuracies and the curves of every network."""
@@ -145,7 +145,7 @@ class Layers(RandomExperiment):
             setting=setting,
             model=name,
             n=self.seeds,
-            source=PAPER,
+            source=SOURCE,
         )
 
     @style()

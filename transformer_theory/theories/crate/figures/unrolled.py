@@ -15,11 +15,12 @@ from ....core.experiment import RandomExperiment, setting
 from ....core.measurement import Arrays, Measurement, Null, judge
 from ....core.plotting import COLOURS, axes, label_ends, line, style
 from ....core.result import Result
+from ....core.sources import Source
 from ....data.synthetic import subspace_mixture
 from ....models.crate.sparsification import curvature, fista_steps
 from ..approximations import spectral_radii
 from ..on_data import LARGEST_CHANGE, SMALLEST_CHANGE, mark_floor, rate_panel
-from ..problem import LASSO, PAPER, SIGN
+from ..problem import GRADIENT, LASSO, PAPER, RATES, SIGN, STEP
 from ..sparse_coding import fista, ista, lasso, optimal_code, signed_dictionary
 from ..unrolled import LAM, forms, guaranteed_rates, unroll
 
@@ -52,7 +53,7 @@ class Unrolled(RandomExperiment):
     codings: int = setting(24, ge=1, help="steps of ISTA and FISTA")
 
     name = "crate.unrolled"
-    sources = (PAPER, SIGN, LASSO)
+    sources = (PAPER, Source("hu2024indepth"), LASSO)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
         """Yields the changes and the curves of R^c for the three forms, and the rows of the sparse codes."""
@@ -88,7 +89,7 @@ class Unrolled(RandomExperiment):
                 verdict=judge(value, op, 0.0, covered=converges or name == "exact"),
                 setting=name,
                 n=self.sequences,
-                source=SIGN if rises else PAPER,
+                source={"exact": GRADIENT, "paper": STEP, "tied residual": SIGN}[name],
                 note=note,
             )
             for layer, rate in enumerate(run.rates.tolist()):
@@ -140,7 +141,7 @@ class Unrolled(RandomExperiment):
             null=Null("ISTA", (gaps["ISTA"][-1],)),
             side="<=",
             n=len(tokens),
-            source=LASSO,
+            source=RATES,
             note=f"per token, {self.codings} steps from zero; the threshold is the bound of the theory",
         )
         yield Arrays({f"crate/gap/{name}": np.array(values) for name, values in gaps.items()})

@@ -16,6 +16,11 @@ the features of a shifted sample are the shifted features, and its distances :ma
 C_j are convolutions. Rates refer to the shifted samples as vectors, in nats; some texts divide them by T. The grid may have any number of
 axes. Real samples need only half the frequencies.
 
+**Released code.** It takes the unitary transform (``norm="ortho"``), :math:`v' = v / \sqrt T`, in the same formulas. Then
+:math:`E' = TE` and :math:`C_j' = TC_j` at :math:`\epsilon'^2 = \epsilon^2 / T`, so its network with :math:`(\epsilon'^2, \eta', \lambda')` is the
+network here with :math:`\epsilon^2 = T\epsilon'^2`, :math:`\eta = T\eta'`, :math:`\lambda = T\lambda'`. With equal settings the two differ. In
+the released form :math:`E'` is not the operator of the shifted samples as vectors in :math:`R^{cT}`, unless T = 1.
+
 Two liftings give an image many channels on a cyclic grid:
 
 * :func:`lift`: rectified cyclic convolutions :math:`\max(0, w_k \circledast x)` with random filters. The rectifier is necessary. Without
@@ -135,19 +140,29 @@ class ShiftInvariantReduNet(Constructed):
         Raises:
             ValueError: channels, grid or dtype differ from the network's, or a sample is zero or not finite.
         """
-        if samples.shape[1:] != self.features.shape[1:]:
-            expected = ", ".join(map(str, self.features.shape[1:]))
-            raise ValueError(f"samples must have shape [n, {expected}] as in training, got {list(samples.shape)}")
-        same_dtype(samples=samples, network=self.features)
+        self._check(samples)
         check_samples(samples)
         rows = self.spectrum.unit_norm(self.spectrum.forward(samples))
         for layer in self.layers[:-1]:
             rows = layer.advance(rows, self.spectrum, step=self.step, sharpness=self.sharpness)
         return self.spectrum.backward(rows)
 
+    @converted(floats=("transformed",))
     def distances(self, transformed: Float[Tensor, "n c *grid"]) -> Float[Tensor, "n k"]:
-        """Returns ``||x C_j||`` in the last layer, for samples that :meth:`transform` returned."""
+        """Returns ``||x C_j||`` in the last layer, for samples that :meth:`transform` returned.
+
+        Raises:
+            ValueError: channels, grid or dtype differ from the network's.
+        """
+        self._check(transformed)
         return self.layers[-1].distances(self.spectrum.forward(transformed), self.spectrum)
+
+    def _check(self, samples: Float[Tensor, "n c *grid"]) -> None:
+        if samples.ndim != self.features.ndim or samples.shape[1:] != self.features.shape[1:]:
+            expected = ", ".join(map(str, self.features.shape[1:]))
+            hint = "; a single sample is x[None]" if samples.shape == self.features.shape[1:] else ""
+            raise ValueError(f"samples must have shape [n, {expected}] as in training, got {list(samples.shape)}{hint}")
+        same_dtype(samples=samples, network=self.features)
 
 
 @converted(floats=("samples",), int64=("labels",))

@@ -145,14 +145,25 @@ class TrainableReduNet(nn.Module):
         self.step, self.sharpness = net.step, net.sharpness
 
     def transform(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """Passes samples ``[n, d]`` through all layers; returns features of norm 1."""
+        """Passes samples ``[n, d]`` through all layers; returns features of norm 1.
+
+        Raises:
+            ValueError: width or dtype differ from the network's.
+        """
+        if features.ndim != 2 or features.shape[1] != self.expansions.shape[1]:
+            raise ValueError(f"features must have shape [n, {self.expansions.shape[1]}] as in training, got {list(features.shape)}")
+        same_dtype(samples=features, network=self.expansions)
         rows = unit_norm(features)
         for expansion, compressions in zip(self.expansions, self.compressions):
             rows = Layer(expansion, compressions, self.shares).advance(rows, step=self.step, sharpness=self.sharpness)
         return rows
 
     def forward(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
-        r"""Returns logits :math:`-\lambda\|xC_j\|` of samples ``[n, d]``; their softmax is the network's soft prediction."""
+        r"""Returns logits :math:`-\lambda\|xC_j\|` of samples ``[n, d]``; their softmax is the network's soft prediction.
+
+        Raises:
+            ValueError: width or dtype differ from the network's.
+        """
         return -self.sharpness * torch.linalg.vector_norm(self.transform(features) @ self.compressions[-1], dim=-1).mT
 
 

@@ -1,7 +1,7 @@
 """Checkable statements of scan-and-snap. Each refers to one named dynamics and has a control that must fail."""
 
-from . import theorems, training
+from . import flows, theorems, training
 
-CLAIMS = (*theorems.CLAIMS, *training.CLAIMS)
+CLAIMS = (*theorems.CLAIMS, *flows.CLAIMS, *training.CLAIMS)
 
 __all__ = ["CLAIMS"]

@@ -5,13 +5,15 @@ scaled to Euclidean norm one, a linear decoder Y, cross-entropy. Tokens are one-
 counts, and the cost does not depend on its length. All tensors can have leading axes of independent runs (seeds, learning rates).
 
 :mod:`.model` defines the matrices, batches and descent directions, :mod:`.sampling` draws the paper's fresh sequences, :mod:`.grouped`
-computes their descent directions class by class, and :mod:`.training` contains the optimisers and the loop.
+computes their descent directions class by class, :mod:`.minibatches` those of counted sequences of a data set, and :mod:`.training`
+contains the optimisers and the loop.
 """
 
 from .grouped import GroupedBatch, Layout
-from .model import Batch, Descent, Pass, Weights, attend, epochs, forward, minibatches, population
+from .minibatches import SparseBatch, epochs, minibatches, sequence_batches
+from .model import Batch, Descent, Pass, Weights, attend, forward, population
 from .sampling import sampled
-from .training import Adam, HeavyBall, Optimiser, State, Trajectory, gradient_descent, load, save
+from .training import Adam, HeavyBall, Optimiser, Sequences, State, Trajectory, gradient_descent, load, save
 
 __all__ = [
     "Adam",
@@ -22,6 +24,8 @@ __all__ = [
     "Layout",
     "Optimiser",
     "Pass",
+    "Sequences",
+    "SparseBatch",
     "State",
     "Trajectory",
     "Weights",
@@ -34,4 +38,5 @@ __all__ = [
     "population",
     "sampled",
     "save",
+    "sequence_batches",
 ]

@@ -77,6 +77,14 @@ class Layout:
         return torch.equal(self.order, torch.arange(len(self.place)))
 
     @cached_property
+    def column(self) -> Int[Tensor, "K S"]:
+        """Column of each token in the counts of a class; W if a sequence of the class cannot contain the token."""
+        K, W = self.conditional.shape
+        own = self.place - self.shared - self.width * torch.arange(K)[:, None]  # rank among the own tokens of class k
+        column = torch.where((own >= 0) & (own < self.width), self.shared + own, W)
+        return torch.where(self.place < self.shared, self.place, column)
+
+    @cached_property
     def barred(self) -> Float[Tensor, "K W"]:
         """Zero where a token can occur in the class, minus infinity elsewhere; added to logits it removes the other tokens."""
         return torch.where(self.conditional > 0, 0.0, -math.inf).double()
@@ -100,11 +108,8 @@ class GroupedBatch:
 
     def dense(self) -> Float[Tensor, "runs batch S"]:
         """Expands the counts to rows over all S tokens."""
-        layout = self.layout
-        R, B, _ = self.counts.shape
-        own_places = self.target[..., None] * layout.width + layout.shared + torch.arange(layout.width)  # [runs, batch, width]
-        places = torch.cat([torch.arange(layout.shared).expand(R, B, -1), own_places], -1)
-        return self.counts.new_zeros(R, B, len(layout.order)).scatter_(-1, places, self.counts)[..., layout.place]
+        padded = torch.nn.functional.pad(self.counts, (0, 1))
+        return padded.gather(-1, self.layout.column[self.target])
 
     def descent(self, weights: Weights) -> Descent:
         """Computes the mean loss of each run and the closed-form descent directions of its weights, like :func:`.forward`."""
@@ -123,15 +128,15 @@ class GroupedBatch:
             decoders = Y[:, layout.shared :].reshape(R * K, layout.width, C)  # rows of the own tokens, one block per (run, class)
             gathered = groups.gather(own_f)  # [runs K, size, width]
             logits += groups.scatter(gathered @ decoders).view_as(logits)
-        residual, loss = _residual(logits, self.target, weights.rest)
+        residual, loss = residuals(logits, self.target, weights.rest)
         residual /= self.target.shape[-1]  # the loss is a mean over the batch
         projection = (residual * logits).sum(-1, keepdim=True)  # f.g = f.(Y r) = (f Y).r: no product with f is needed
         g = residual @ Y[:, : layout.shared].mT
         dY = shared_f.mT @ residual
         if layout.width:
-            residuals = groups.gather(residual)
-            g = torch.cat([g, groups.scatter(residuals @ decoders.mT).view_as(own_f)], -1)
-            dY = torch.cat([dY, (gathered.mT @ residuals).view(R, -1, C)], 1)
+            own_residual = groups.gather(residual)
+            g = torch.cat([g, groups.scatter(own_residual @ decoders.mT).view_as(own_f)], -1)
+            dY = torch.cat([dY, (gathered.mT @ own_residual).view(R, -1, C)], 1)
         dz = f * (g - f * projection)
         dZ = self._to_queries(dz, Z)
         if weights.rest:  # each of the equal columns gets an equal part of the pooled residual
@@ -205,7 +210,7 @@ class _Groups:
         return blocks.flatten(0, 1).index_select(0, self.slot)
 
 
-def _residual(logits: Tensor, target: Tensor, rest: int) -> tuple[Tensor, Tensor]:
+def residuals(logits: Tensor, target: Tensor, rest: int) -> tuple[Tensor, Tensor]:
     """Returns e_n - alpha, ``[runs, batch, C]``, and the mean loss, nats, ``[runs]``."""
     index = target[..., None]
     if rest:  # the last column represents `rest` equal ones

@@ -5,7 +5,7 @@ r"""The one-layer model in count form: its two matrices, any sequences as counts
 
 x holds the counts of a sequence. With the conditional :math:`P(\cdot | n)` in place of counts and the class shares as weights
 (:func:`population`), a step is an Euler step of unit length of the exact population flow. Here a sequence is a row of S counts;
-:mod:`.grouped` is faster for sampled sequences.
+:mod:`.grouped` is faster for sampled sequences, :mod:`.minibatches` for those of a text.
 
 The explicit model has two M x M matrices over the whole vocabulary. Only the rows of Y and columns of Z of contextual tokens, and the rows
 of Z of queries, ever move. From Y = 0 the M - K columns of Y whose token never follows stay equal, so one column ("rest") represents them
@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..problem import CountedSequences, SequenceClasses
+from ..problem import SequenceClasses
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,12 +101,14 @@ class Batch:
         query: number of each query, ``[*runs, batch]``.
         target: number of each class, ``[*runs, batch]``.
         weight: weight of each sequence in the loss, ``[batch]``. None: 1/batch.
+        log_counts: logarithms of the counts, if they are known, ``[*runs, batch, S]``. None: computed where needed.
     """
 
     counts: Float[Tensor, "*runs batch S"]
     query: Int[Tensor, "*runs batch"]
     target: Int[Tensor, "*runs batch"]
     weight: Float[Tensor, " batch"] | None = None
+    log_counts: Float[Tensor, "*runs batch S"] | None = None
 
     def descent(self, weights: Weights) -> Descent:
         """Computes the mean loss and the descent directions, by :func:`forward`."""
@@ -127,7 +129,8 @@ class Pass(Descent):
 def attend(weights: Weights, batch: Batch) -> Float[Tensor, "*runs batch S"]:
     """Returns c, the attention to each contextual token; rows sum to one, tokens that do not occur in a sequence get zero."""
     rows = weights.attention.gather(-2, batch.query[..., None].expand(*batch.query.shape, weights.attention.shape[-1]))
-    return torch.softmax(rows + batch.counts.log(), dim=-1)  # x e^z in the log domain: no overflow, and log 0 gives exactly zero
+    logs = batch.counts.log() if batch.log_counts is None else batch.log_counts
+    return torch.softmax(rows + logs, dim=-1)  # x e^z in the log domain: no overflow, and log 0 gives exactly zero
 
 
 def _one_hot(index: Tensor, size: int) -> Tensor:
@@ -170,39 +173,3 @@ def population(classes: SequenceClasses) -> Callable[[int], Batch]:
     """
     batch = Batch(classes.conditional, classes.query, torch.arange(classes.classes), classes.weights)
     return lambda step: batch  # the same batch in every step
-
-
-def minibatches(
-    data: CountedSequences, batch: int, *, generator: torch.Generator, targets: Int[Tensor, "*runs n"] | None = None
-) -> Callable[[int], Batch]:
-    """Returns a function that draws batches of up to ``batch`` sequences of the data, in random order, epoch after epoch.
-
-    Args:
-        data: the sequences.
-        batch: largest number of sequences per step.
-        generator: draws the order of each epoch.
-        targets: next tokens to learn, e.g. shuffled ones, one vector per run, ``[*runs, n]``. None: the next tokens of the data.
-    """
-    labels = data.target if targets is None else targets
-    draw_index = epochs(len(data.target), batch, generator=generator)
-
-    def draw_batch(step: int) -> Batch:
-        index = draw_index(step)
-        shape = (*labels.shape[:-1], len(index))
-        return Batch(data.counts[index].expand(*shape, data.counts.shape[1]), data.query[index].expand(shape), labels[..., index])
-
-    return draw_batch
-
-
-def epochs(n: int, batch: int, *, generator: torch.Generator) -> Callable[[int], Int[Tensor, " size"]]:
-    """Returns a function that draws the numbers of the next sequences, at most ``batch`` of n. Call it once per step, in order."""
-    size, order = min(batch, n), torch.empty(0, dtype=torch.long)
-
-    def draw(step: int) -> Tensor:
-        nonlocal order
-        if len(order) < size:  # an incomplete last batch is dropped, so that all steps have the same size
-            order = torch.randperm(n, generator=generator)
-        index, order = order[:size], order[size:]
-        return index
-
-    return draw

@@ -44,6 +44,10 @@ from .integrate import EXACT, LEMMA4, MODIFIED, DrivenFlow, Flow, Rate, decoder_
 
 MAX_CONDITION = 1e10  # condition number of the classes' Gram matrix above which Lemma 3's dual basis is treated as undefined
 
+# Where M >> K, g is nearly parallel to f, and the projection cancels to about 1e-16 of g. A smaller scale of the logits would ask the
+# integrator for digits that the rate does not have. :mod:`.symmetric` avoids the cancellation.
+SMALLEST_SCALE = 1e-6
+
 
 @single_threaded
 @converted(float64=("times",))
@@ -82,7 +86,8 @@ def _flow(name: str, classes: SequenceClasses, direction, times: Tensor, eta_y: 
     columns = classes.classes + (classes.vocab_size > classes.classes)
     decoder = S * columns  # the state is Y, then Z, flat; the error is measured on Z only
     rate = derivatives(classes, direction, eta_z / eta_y)
-    path = integrate(rate, decoder + Q * S, s, measured=slice(decoder, None), tolerance=tolerance, method="DOP853")
+    scale = max(1 / classes.vocab_size, SMALLEST_SCALE)
+    path = integrate(rate, decoder + Q * S, s, measured=slice(decoder, None), scale=scale, tolerance=tolerance, method="DOP853")
     return Flow(name, times, torch.from_numpy(path.states[:, decoder:].reshape(-1, Q, S)), path.error)
 
 
@@ -153,7 +158,7 @@ def lemma4_flow(
         speed, drive = velocity(s, state[:size].reshape(shape))
         return ratio * np.concatenate([speed.ravel(), drive])
 
-    path = integrate(rate, size + classes.classes, s, measured=slice(None), tolerance=tolerance, method="DOP853")
+    path = integrate(rate, size + classes.classes, s, measured=slice(None), scale=1 / classes.vocab_size, tolerance=tolerance, method="DOP853")
     logits, drive = path.states[:, :size].reshape(-1, *shape), path.states[:, size:]
     return DrivenFlow(LEMMA4, times, torch.from_numpy(logits), path.error, torch.from_numpy(drive.copy()))
 

@@ -3,6 +3,8 @@ r"""Integration of the flows in logarithmic time, with a second run that measure
 The flows depend only on :math:`s = \eta_Y t` and on :math:`\eta_Z / \eta_Y`. As functions of :math:`u = \ln(1 + s)` they are smooth: the
 decoder's residual decays as 1/s, so :math:`d/du = (1 + s)\, d/ds` stays bounded, and t = 1e100 costs little more than t = 1e10.
 
+Where M >> K the logits are of the order of 1/M, so their absolute tolerance is scaled by 1/M.
+
 The error is measured by a second run with a larger tolerance. The row sums of Z cannot serve as a check, because every linear method
 conserves them, even if its steps are too large.
 
@@ -26,6 +28,7 @@ from ..closed_form import check_horizon
 
 EXACT, MODIFIED, LEMMA4, CLOSED = "exact flow", "modified flow", "Lemma 4", "closed form"  # names of the four dynamics
 SECOND_RUN_FACTOR = 30.0  # tolerance of the second run, relative to the first
+ABSOLUTE_SHARE = 1e-3  # absolute tolerance over relative tolerance
 AGREEMENT_FACTOR = 100.0  # largest accepted difference of the runs, relative to the second tolerance
 MAX_EVALUATIONS = 100_000  # largest number of evaluations of the rate per run: a stiff flow would take hours
 Method = Literal["DOP853", "LSODA"]
@@ -88,7 +91,7 @@ def decoder_times(times: Float[Tensor, " t"], *, vocab_size: int, eta_y: float, 
     return eta_y * times.double().numpy()
 
 
-def integrate(rate: Rate, size: int, s: np.ndarray, *, measured: slice, tolerance: float, method: Method) -> Path:
+def integrate(rate: Rate, size: int, s: np.ndarray, *, measured: slice, scale: float, tolerance: float, method: Method) -> Path:
     """Integrates dy/ds = rate from y = 0 and measures the error.
 
     Args:
@@ -96,7 +99,8 @@ def integrate(rate: Rate, size: int, s: np.ndarray, *, measured: slice, toleranc
         size: number of components of the state.
         s: times of the returned states, increasing, ``[t]``.
         measured: components whose error is measured.
-        tolerance: relative tolerance per step; the absolute tolerance is a thousandth of it.
+        scale: order of magnitude below which the measured components count as zero, at most 1.
+        tolerance: relative tolerance per step; the absolute tolerance is a thousandth of it, times ``scale`` for the measured components.
         method: scipy's name of the method.
     Returns:
         The states at this tolerance, and their difference from the second run, which estimates the error but does not bound it.
@@ -104,22 +108,24 @@ def integrate(rate: Rate, size: int, s: np.ndarray, *, measured: slice, toleranc
         ValueError: the tolerance lies outside [1e-13, 1e-3].
         Infeasible: the rate is undefined at the start.
         NotConverged: the integrator failed or needed more than 100,000 evaluations, the rate became undefined, or the runs differ by more
-            than 100 times the second tolerance.
+            than 100 times the second tolerance, relative to the largest measured component.
     """
     if not 1e-13 <= tolerance <= 1e-3:
         raise ValueError(f"tolerance must lie in [1e-13, 1e-3], got {tolerance:g}; try 1e-8")
-    fine, coarse = (_run(rate, size, s, rtol, method) for rtol in (tolerance, SECOND_RUN_FACTOR * tolerance))
+    floor = np.ones(size)
+    floor[measured] = scale
+    fine, coarse = (_run(rate, s, rtol, ABSOLUTE_SHARE * rtol * floor, method) for rtol in (tolerance, SECOND_RUN_FACTOR * tolerance))
     values = fine[:, measured]
     error = float(np.abs(values - coarse[:, measured]).max(initial=0.0))
-    # The tolerance holds per step, and the errors of many steps add up: hence the factor. For logits below one the limit is absolute.
-    limit = AGREEMENT_FACTOR * SECOND_RUN_FACTOR * tolerance * max(1.0, float(np.abs(values).max(initial=0.0)))
+    # The tolerance holds per step, and the errors of many steps add up: hence the factor. For logits below ``scale`` the limit is absolute.
+    limit = AGREEMENT_FACTOR * SECOND_RUN_FACTOR * tolerance * max(scale, float(np.abs(values).max(initial=0.0)))
     if error > limit:
         raise NotConverged(f"two integrations must agree to {limit:.1e}, but they differ by {error:.1e}; lower the tolerance", fine, error)
     return Path(fine, error)
 
 
-def _run(rate: Rate, size: int, s: np.ndarray, tolerance: float, method: Method) -> np.ndarray:
-    """Integrates in u = ln(1 + s) at one tolerance; returns the states, ``[t, state]``."""
+def _run(rate: Rate, s: np.ndarray, tolerance: float, floor: np.ndarray, method: Method) -> np.ndarray:
+    """Integrates in u = ln(1 + s) at one relative tolerance and absolute ones ``floor``; returns the states, ``[t, state]``."""
     from scipy.integrate import solve_ivp
 
     log_times = np.log1p(s)
@@ -146,11 +152,11 @@ def _run(rate: Rate, size: int, s: np.ndarray, tolerance: float, method: Method)
         solution = solve_ivp(
             log_time_rate,
             (0.0, end),
-            np.zeros(size),
+            np.zeros(len(floor)),
             method=method,
             t_eval=np.minimum(log_times, end),
             rtol=tolerance,
-            atol=tolerance * 1e-3,
+            atol=floor,
         )
     if not solution.success or not np.isfinite(solution.y).all():
         raise NotConverged(f"the flow was not integrated to s = {float(s[-1]):.3g}: {solution.message}", solution.y, solution.t)

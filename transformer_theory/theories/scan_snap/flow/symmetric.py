@@ -23,6 +23,14 @@ In the modified flow the dual basis replaces f in the first line: :math:`f_c / (
     dz_c/ds = -(eta_Z / eta_Y) w gamma (1 - eps) D f_c^2,    dz_d/ds = (eta_Z / eta_Y) w gamma eps D f_d^2,
     D = M (K-1) (1 + (M-1) eps) / ((M-1)^2 (1 - eps) (1 + (K-1) eps))
 
+In the first two flows g is parallel to f up to terms of the order of K/M, so the projection would cancel where M >> K. With
+:math:`R = (M-K) \alpha_r` the state therefore holds the common part :math:`y = c f(0) + q` of u, v and x apart from the rest,
+
+    dc/ds = R k / K,    dq/ds = (f - f(0)) R k / K,    u = y + a,    v = y + w,    x = y + b
+
+where k is 1 in the exact flow and :math:`1 / (1 + (K-1) \varepsilon)` in the modified one, and the rates of a, w and b are positive. With
+:math:`\delta = f - f(0)` the part of f(0) orthogonal to f is :math:`-\delta + |\delta|^2 f / 2`. Nothing cancels then.
+
 Derived from :cite:t:`tian2023scan`. The tests compare these flows with the general ones for the same classes.
 """
 
@@ -41,6 +49,8 @@ from ....core.validation import converted
 from ..closed_form import scaled_gain
 from ..families import SymmetricClasses
 from .integrate import EXACT, LEMMA4, MODIFIED, Flow, Rate, decoder_times, integrate
+
+DecoderRate = tuple[float, np.ndarray, np.ndarray, np.ndarray]  # k, and the derivatives of a, w and b
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,11 +89,11 @@ def symmetric_exact_flow(
     classes: SymmetricClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float, tolerance: float = 1e-8
 ) -> SymmetricFlow:
     """Integrates the exact population flow; see :func:`~.general.exact_flow` for arguments and errors."""
-    K, M = classes.classes, classes.vocab_size
+    K = classes.classes
 
     @no_type_check
-    def decoder_rate(fc: np.ndarray, fd: np.ndarray, others: float, rest: float, rho: float) -> list[np.ndarray]:
-        return [fc * (M / K * rest), fd * ((rho + others) / K), fd * ((rho + rest) / K)]
+    def decoder_rate(fc: np.ndarray, fd: np.ndarray, other: float, rest: float, others: float, rests: float) -> DecoderRate:
+        return 1.0, fc * rest, fd * ((others + other) / K), fd * ((others + rest) / K)
 
     return _integrate_trained(EXACT, classes, decoder_rate, times, eta_y, eta_z, tolerance)
 
@@ -94,15 +104,16 @@ def symmetric_modified_flow(
     classes: SymmetricClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float, tolerance: float = 1e-8
 ) -> SymmetricFlow:
     """Integrates Lemma 3's flow; see :func:`~.general.modified_flow`. The features are always linearly independent."""
-    K, M = classes.classes, classes.vocab_size
+    K = classes.classes
 
     @no_type_check
-    def decoder_rate(fc: np.ndarray, fd: np.ndarray, others: float, rest: float, rho: float) -> list[np.ndarray]:
+    def decoder_rate(fc: np.ndarray, fd: np.ndarray, other: float, rest: float, others: float, rests: float) -> DecoderRate:
         # `complement` is 1 - eps, computed as |f_d|^2, which is accurate even if the common tokens have nearly all attention.
         eps, complement = float(fc @ fc), float(fd @ fd)
-        total = 1 + (K - 1) * eps  # the largest eigenvalue of the Gram matrix
-        dual = fd / (complement * K)
-        return [fc * (M / K * rest / total), dual * (rho + others), dual * (rho + rest - eps / total * M * rest)]
+        total = 1 + (K - 1) * eps  # the largest eigenvalue of the Gram matrix; the others are `complement`
+        own = ((others + other) + rests * K * eps / total) / complement
+        unlike = (others + rests * (K - 1) * eps / total) / complement + rest / total
+        return 1 / total, fc * (rest / total), fd * (own / K), fd * (unlike / K)
 
     return _integrate_trained(MODIFIED, classes, decoder_rate, times, eta_y, eta_z, tolerance)
 
@@ -130,7 +141,7 @@ def symmetric_lemma4_flow(
         square[C:] *= pull * eps / complement / K  # `complement` is 1 - eps, as in the modified flow
         return square
 
-    path = integrate(rate, C + len(classes.distinct), times_s, measured=slice(None), tolerance=tolerance, method="LSODA")
+    path = integrate(rate, C + len(classes.distinct), times_s, measured=slice(None), scale=1 / classes.vocab_size, tolerance=tolerance, method="LSODA")
     return _flow(LEMMA4, classes, times, path.states, path.error)
 
 
@@ -154,35 +165,46 @@ def _flow(name: str, classes: SymmetricClasses, times: Tensor, logits: np.ndarra
 def _integrate_trained(
     name: str, classes: SymmetricClasses, decoder_rate, times: Tensor, eta_y: float, eta_z: float, tolerance: float
 ) -> SymmetricFlow:
-    """Integrates a flow whose decoder is trained; ``decoder_rate`` computes the derivatives of u, v and x by eta_Y t."""
+    """Integrates a flow whose decoder is trained; ``decoder_rate`` computes k and the derivatives of a, w and b by eta_Y t."""
     s = decoder_times(times, vocab_size=classes.vocab_size, eta_y=eta_y, eta_z=eta_z)
     C, D = len(classes.common), len(classes.distinct)
-    decoder = C + 2 * D  # the state is u, v, x, then the logits; the error is measured on the logits only
+    decoder = 1 + 2 * (C + D) + D  # the state is c, q, a, w, b, then the logits; the error is measured on the logits only
     rate = _rate(classes, decoder_rate, eta_z / eta_y)
-    path = integrate(rate, decoder + C + D, s, measured=slice(decoder, None), tolerance=tolerance, method="LSODA")
+    scale = 1 / classes.vocab_size
+    path = integrate(rate, decoder + C + D, s, measured=slice(decoder, None), scale=scale, tolerance=tolerance, method="LSODA")
     return _flow(name, classes, times, path.states[:, decoder:], path.error)
 
 
 def _rate(classes: SymmetricClasses, decoder_rate, ratio: float) -> Rate:
-    """Returns the derivatives of u, v, x and the logits by eta_Y t; ``decoder_rate`` computes those of u, v and x."""
+    """Returns the derivatives of c, q, a, w, b and the logits by eta_Y t; ``decoder_rate`` computes k and those of a, w and b."""
     K, rest_size, C, D = classes.classes, classes.vocab_size - classes.classes, len(classes.common), len(classes.distinct)
-    decoder = C + 2 * D
+    S, decoder = C + D, 1 + 2 * (C + D) + D
     feature_map = _features(classes)
+    start = feature_map(np.zeros(S))
     # Learning rate of each logit: the classes of a query share its common logits, so these move per_query times as fast.
     speed = np.repeat([ratio * classes.per_query / K, ratio / K], [C, D])
 
     @no_type_check
     def rate(_: float, state: np.ndarray) -> np.ndarray:
-        u, v, x = state[:C], state[C : C + D], state[C + D : decoder]
-        f = feature_map(state[decoder:])
-        fc, fd = f[:C], f[C:]
+        c, q, z = state[0], state[1 : 1 + S], state[decoder:]
+        a, w, b = state[1 + S : 1 + S + C], state[1 + S + C : 1 + 2 * S], state[1 + 2 * S : decoder]
+        f = feature_map(z)
+        # f - f(0). For small logits the difference would lose its digits; expm1 and log1p keep them.
+        delta = start * np.expm1(z - np.log1p(start * start @ np.expm1(2 * z)) / 2) if np.abs(z).max() < 1 else f - start
+        y = c * start + q
+        fc, fd, yd = f[:C], f[C:], y[C:]
         # Relative to the class's own next token, the probabilities are e^{-A} and e^{-B}; dividing by their sum normalises them.
         # In a trial step of the integrator A or B may be very negative. The bound keeps exp finite, so that only this step fails.
-        others, rest = math.exp(-max(float(fd @ v), -700.0)), math.exp(-max(float(fc @ u + fd @ x), -700.0))
-        total = 1 + (K - 1) * others + rest_size * rest
-        others, rest = others / total, rest / total
-        rho = (K - 1) * others + rest_size * rest  # 1 - alpha as a sum, which does not cancel
-        g = np.concatenate([rest_size * rest * u, (K - 1) * others * v + rest_size * rest * x])
-        return np.concatenate([*decoder_rate(fc, fd, others, rest, rho), speed * f * (g - f * (f @ g))])
+        other = math.exp(-max(float(fd @ (yd + w)), -700.0))
+        rest = math.exp(-max(float(f @ y + fc @ a + fd @ b), -700.0))
+        total = 1 + (K - 1) * other + rest_size * rest
+        other, rest = other / total, rest / total
+        others, rests = (K - 1) * other, rest_size * rest
+        k, *decoder_rates = decoder_rate(fc, fd, other, rest, others, rests)
+        g = np.concatenate([rests * a, others * (yd + w) + rests * b])  # g - R y
+        # The part of y orthogonal to f, from that of f(0).
+        orthogonal = c * (f * (delta @ delta / 2) - delta) + q - f * (f @ q)
+        logits = speed * f * (rests * orthogonal + g - f * (f @ g))
+        return np.concatenate([[rests * k / K], delta * (rests * k / K), *decoder_rates, logits])
 
     return rate

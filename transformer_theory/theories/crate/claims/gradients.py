@@ -1,0 +1,141 @@
+"""The steps against the functions that they descend: gradients by automatic differentiation, the Lipschitz constant, tokens in groups."""
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from ....core.claims import Claim, Evidence
+from ....metrics.coding import subspace_coding_rate
+from ....models.crate.compression import causal_rate_gradient, coordinates, expansion, memberships, rate_gradient
+from ..problem import GRADIENT, PAPER, STEP
+from ..steps import added_rates, lipschitz, paper_step, released_step, tssa_gradient, variational_rate
+from .compression import EPS, ROUNDING, SHARPNESS, K, N, P, complete_instance, perturbed_instance
+
+SMALL = 1e-6  # size of tokens at which the gradient of the rate is linear in them, up to a share of 1e-12
+GROUPS = 5  # groups of identical tokens
+PAIRS = 20  # pairs of token matrices between which the slope of the gradient is measured
+
+
+def _gradients(generator: torch.Generator, *, resolvent: bool) -> Evidence:
+    """Returns evidence about the largest relative distance of a gradient to that by automatic differentiation."""
+    tokens, bases = perturbed_instance(generator)
+    pi = memberships(coordinates(tokens, bases), temperature=SHARPNESS)
+    beta = expansion(bases, n=N, eps=EPS)
+    plain = beta * (coordinates(tokens, bases) @ bases.mT).sum(-3)  # every resolvent replaced by the identity
+    leaf = tokens.clone().requires_grad_()
+    (exact,) = torch.autograd.grad(subspace_coding_rate(leaf, bases, eps=EPS), leaf)
+    (statistics,) = torch.autograd.grad(variational_rate(leaf, bases, pi, eps=EPS), leaf)
+    rates = added_rates(leaf, bases, eps=EPS, context=N)
+    causal = torch.stack([torch.autograd.grad(rate, leaf, retain_graph=True)[0][i] for i, rate in enumerate(rates)])
+    pairs: Mapping[str, tuple[Callable[[], Tensor], Tensor]] = {
+        "rate": (lambda: rate_gradient(tokens, bases, eps=EPS), exact),
+        "terms of the tokens": (lambda: causal_rate_gradient(tokens, bases, eps=EPS, context=N), causal),
+        "bound of token statistics": (lambda: tssa_gradient(tokens, bases, pi, eps=EPS), statistics),
+    }
+    distances = {
+        name: float(((formula() if resolvent else plain) / target.norm() - target / target.norm()).norm())
+        for name, (formula, target) in pairs.items()
+    }
+    return Evidence(max(distances.values()) if resolvent else min(distances.values()), ROUNDING, "<=", detail=distances)
+
+
+def _lipschitz(generator: torch.Generator, *, subspaces: int) -> Evidence:
+    """Returns evidence about the slope of the gradient, relative to L of the first subspaces.
+
+    The value is the larger of two numbers: the largest slope between two token matrices, less 1; and the absolute difference to 1 of the
+    slope at zero along the leading direction of sum_k U_k U_k^T.
+    """
+    tokens, bases = perturbed_instance(generator)
+    L = lipschitz(bases[:subspaces], n=N, eps=EPS)
+    slopes = []
+    for _ in range(PAIRS):
+        sizes = 3 * torch.rand(2, generator=generator, dtype=torch.float64)
+        first, second = (size * torch.randn(tokens.shape, generator=generator, dtype=torch.float64) for size in sizes)
+        rise = rate_gradient(first, bases, eps=EPS) - rate_gradient(second, bases, eps=EPS)
+        slopes.append(float(rise.norm() / (first - second).norm()) / L)
+    leading = torch.linalg.eigh((bases @ bases.mT).sum(0))[1][:, -1]
+    at_zero = float(rate_gradient(SMALL * leading.expand(N, -1), bases, eps=EPS).norm() / (SMALL * N**0.5)) / L
+    detail = {"largest slope over L": max(slopes), "slope at zero over L": at_zero}
+    return Evidence(max(max(slopes) - 1, abs(at_zero - 1)), ROUNDING, "<=", detail=detail)
+
+
+def _groups(generator: torch.Generator, *, swapped: bool) -> Evidence:
+    """Returns evidence about the relative distance of the paper's and the released step to their closed forms for tokens in groups.
+
+    In every subspace the coordinates of the groups are orthogonal and have the squared norm g. The third part has a single group and
+    g = 1/n, where the Gram matrix of every head equals its softmax.
+    """
+    _, bases = complete_instance(generator)
+    eps, kappa, copies = 1.0, 0.8, N // GROUPS
+    groups = torch.stack([torch.linalg.qr(torch.randn(P, P, generator=generator, dtype=torch.float64))[0] for _ in range(K)])[:, :GROUPS]
+    g = 0.5 + 2 * float(torch.rand((), generator=generator, dtype=torch.float64))
+    tokens = (g**0.5 * groups @ bases.mT).sum(0).repeat_interleave(copies, 0)  # [N, d]
+    beta = expansion(bases, n=N, eps=eps)
+
+    def attended(scale: float) -> Tensor:
+        # Each of the groups has the same number of tokens, so it cancels: weight e^(scale g) for the own group and 1 for each other.
+        own = math.exp(scale * g)
+        total = tokens.view(GROUPS, copies, -1)[:, 0].sum(0)
+        return ((own - 1) * tokens + total) / (own + GROUPS - 1)
+
+    paper, released = (P**-0.5, 1.0) if swapped else (1.0, P**-0.5)
+    share = kappa * beta
+    single = (bases[:, :, 0].sum(0) / N**0.5).expand(N, -1)
+    coords = coordinates(single, bases)
+    series = single - kappa * beta * ((coords - beta * coords @ coords.mT @ coords) @ bases.mT).sum(-3)
+    pairs = {
+        "paper": (paper_step(tokens, bases, kappa=kappa, eps=eps), (1 - share) * tokens + share * beta * attended(paper)),
+        "released": (released_step(tokens, bases, bases.mT), tokens + attended(released)),
+        "series": (paper_step(single, bases, kappa=kappa, eps=eps), series),
+    }
+    distances = {name: float((step - closed).norm() / closed.norm()) for name, (step, closed) in pairs.items()}
+    worst = min(distances["paper"], distances["released"]) if swapped else max(distances.values())
+    return Evidence(worst, ROUNDING, "<=", detail={**distances, "g": g})
+
+
+CLAIMS = (
+    Claim(
+        id="crate/gradients",
+        statement=r"The gradient of $R^c(Z; U_{[K]})$ is $\beta \sum_k (I + \beta W_k W_k^\top)^{-1} W_k U_k^\top$, that of the term $r_i$ "
+        r"of token $i$ is $\beta \sum_k U_k (I + \beta S_i)^{-1} U_k^\top z_i$, and that of the bound of token statistics at fixed memberships "
+        r"is $\beta \sum_k \mathrm{diag}(\pi_k) W_k \mathrm{diag}(1 + \frac{p}{\varepsilon^2} m_k)^{-1} U_k^\top$.",
+        measures="largest relative distance of a gradient to that by automatic differentiation",
+        source=GRADIENT,
+        assumptions=(
+            "the subspaces may be any matrices U_k",
+            "the paper states the first gradient, Wu et al. (2024) the third; the causal one is derived in this library",
+        ),
+        check=lambda generator: _gradients(generator, resolvent=True),
+        control=lambda generator: _gradients(generator, resolvent=False),
+        control_description="every inverse is replaced by the identity; the smallest distance of the three counts",
+    ),
+    Claim(
+        id="crate/lipschitz",
+        statement=r"The gradient of $R^c$ has the Lipschitz constant $L = \beta \|\sum_k U_k U_k^\top\|_2$, and no smaller one: the slope "
+        r"at $Z = 0$ along the leading direction is $L$.",
+        measures="largest slope of the gradient over L, less 1, or distance to 1 of the slope at zero",
+        source=PAPER,
+        assumptions=("the subspaces may be any matrices U_k", "the constant is derived in this library, at lipschitz"),
+        check=lambda generator: _lipschitz(generator, subspaces=K),
+        control=lambda generator: _lipschitz(generator, subspaces=K - 1),
+        control_description="L counts all subspaces but one",
+    ),
+    Claim(
+        id="crate/groups",
+        statement=r"For $G$ equal groups of identical tokens, with orthogonal coordinates of squared norm $g$ in each of complete "
+        r"orthonormal subspaces, attention is $((e^{sg} - 1) Z + \sum_b z_b) / (e^{sg} + G - 1)$, $s$ the scale of the scores: 1 in the paper's step, "
+        r"$(1 - \kappa\beta) Z$ plus $\kappa\beta^2$ times it, and $p^{-1/2}$ in the released code. For one group and $g = 1/n$ the paper's "
+        r"step is the gradient step with the first terms of the Neumann series.",
+        measures="largest relative distance of a step to its closed form",
+        source=STEP,
+        assumptions=(
+            "U_k orthonormal, mutually orthogonal, K p = d; five groups of four tokens, g between .5 and 2.5",
+            "the closed form is derived in this library",
+        ),
+        check=lambda generator: _groups(generator, swapped=False),
+        control=lambda generator: _groups(generator, swapped=True),
+        control_description="the two scales of the scores are exchanged; the smaller distance of the two counts",
+    ),
+)

@@ -1,0 +1,107 @@
+"""Claims about chance levels in networks, and about the computation of repeated padding; all are the library's own."""
+
+import math
+
+import torch
+from torch import Generator
+from torch.nn import functional
+
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
+from ....maths.linalg import stable_rank
+from ....models.embedding import build
+from ..hierarchy import chance_recovery, random_hierarchy, recovery
+from ..in_networks import gaussian_rank
+from ..joint import Layer, Stack
+
+JOMA = Source("tian2024joma")
+UNITS, CLASSES = 400, 20
+
+
+def _by_chance(generator: Generator, *, asymptotic: bool) -> Evidence:
+    """Measures the distance of the recovery by random units, mean over ten hierarchies, from the expected largest correlation."""
+    values = []
+    for _ in range(10):
+        activity = random_hierarchy(generator, classes=CLASSES).activity()[1]
+        values.append(float(recovery(3 + torch.randn(CLASSES, UNITS, generator=generator, dtype=torch.float64), activity)))
+    predicted = math.sqrt(2 * math.log(UNITS) / CLASSES) if asymptotic else chance_recovery(UNITS, CLASSES)
+    value = sum(values) / len(values)
+    return Evidence(abs(value - predicted), 0.03, "<=", detail={"recovery": value, "predicted": predicted})
+
+
+def _padded(generator: Generator, *, repeated: bool) -> Evidence:
+    """Measures the largest distance of logits and entropies of a stack from those computed on whole sequences, padding included.
+
+    ``repeated`` states whether the sequences that the stack reads keep their padding; if not, one copy of it is left.
+    """
+    model = build(lambda: Stack(vocabulary=12, classes=4, dim=16, width=10, depth=2), generator).double()
+    assert isinstance(model, Stack)
+    words = torch.randint(11, (6, 4), generator=generator)
+    ids = torch.cat([torch.full((6, 9), 11), words], dim=1)
+    tokens, wanted, entropies = model.embedding(ids), [], []
+    mask = torch.ones(13, 13, dtype=torch.bool).tril()
+    with torch.no_grad():
+        for layer in model.layers:
+            assert isinstance(layer, Layer)
+            query, key, value = (functional.linear(tokens, weight) for weight in layer.qkv.weight.chunk(3))
+            # Identity matrices as values return the attention itself.
+            weights = functional.scaled_dot_product_attention(query, key, torch.eye(13).double().expand(6, 13, 13), attn_mask=mask)
+            tokens = layer.attention_norm(tokens + functional.scaled_dot_product_attention(query, key, value, attn_mask=mask))
+            tokens = layer.mlp_norm(tokens + layer.upper(functional.relu(layer.lower(tokens))))
+            entropies.append(torch.special.entr(weights[:, -1]).sum(-1))
+        wanted = [model.head(tokens[:, -1]), *entropies]
+        logits, traces = model.trace(ids if repeated else ids[:, 8:])
+    found = [logits, *(trace.entropy for trace in traces)]
+    return Evidence(max(float((a - b).abs().max()) for a, b in zip(found, wanted)), 1e-10, "<=")
+
+
+def _gaussian(generator: Generator, *, finite: bool) -> Evidence:
+    """Measures the largest relative distance of the null of the stable rank from mean stable ranks of Gaussian matrices."""
+    gaps = []
+    for m, n in ((64, 16), (48, 32)):
+        ranks = stable_rank(torch.randn(400, m, n, generator=generator, dtype=torch.float64))
+        predicted = gaussian_rank(m, n) if finite else m * n / (math.sqrt(m) + math.sqrt(n)) ** 2
+        gaps.append(abs(predicted / float(ranks.mean()) - 1))
+    return Evidence(max(gaps), 0.03, "<=")
+
+
+CLAIMS = (
+    Claim(
+        id="joma/recovery-by-chance",
+        statement=r"m independent Gaussian units recover latents over C classes at the level $E \max_{u \le m} r_u$ of independent "
+        r"correlations r, where $r \sqrt{(C-2)/(1-r^2)}$ has Student's distribution with $C - 2$ degrees of freedom: .63 for m = 400, "
+        r"C = 20. The statement is the library's own.",
+        measures="distance of the recovery from this level, mean over ten hierarchies",
+        source=Source("tian2024joma", "Table 1", "second-hand"),
+        assumptions=(
+            "400 independent units, 20 classes, the lowest latents of the smaller setting of Table 1",
+            "latents that are active in all classes or in none have no correlation and are left out",
+        ),
+        check=lambda generator: _by_chance(generator, asymptotic=False),
+        control=lambda generator: _by_chance(generator, asymptotic=True),
+        control_description=r"uses the asymptotic level $\sqrt{2 \ln m / C}$",
+    ),
+    Claim(
+        id="joma/repeated-padding",
+        statement=r"Under causal attention k copies of one token at the start of a sequence stay equal in all layers, and act as one token "
+        r"with $\ln k$ added to its score. The statement is the library's own; it makes the training of Table 1 cheap.",
+        measures="largest distance of logits and entropies from a computation on whole sequences",
+        source=JOMA,
+        assumptions=("no positional encoding", "two layers, thirteen positions, nine of them padding"),
+        check=lambda generator: _padded(generator, repeated=True),
+        control=lambda generator: _padded(generator, repeated=False),
+        control_description="counts the padding once",
+    ),
+    Claim(
+        id="joma/gaussian-stable-rank",
+        statement=r"The mean stable rank of an m x n Gaussian matrix, $m \ge n$, is nearly $mn / (\mu - 1.2065\, s)$ with "
+        r"$\mu = (\sqrt{m-1} + \sqrt n)^2$ and $s = (\sqrt{m-1} + \sqrt n)(1/\sqrt{m-1} + 1/\sqrt n)^{1/3}$, by the Tracy-Widom law of "
+        r"the largest singular value. It is the null of the stable rank in networks. The threshold is ours.",
+        measures="largest relative distance from the mean of 400 draws",
+        source=Source("johnstone2001distribution"),
+        assumptions=("64 x 16 and 48 x 32 matrices of independent normal entries",),
+        check=lambda generator: _gaussian(generator, finite=True),
+        control=lambda generator: _gaussian(generator, finite=False),
+        control_description=r"uses the limit of large matrices, $mn / (\sqrt m + \sqrt n)^2$",
+    ),
+)

@@ -1,0 +1,244 @@
+"""Claims about nonlinear units with attention integrated out, and about one nonlinear unit on a mixture."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Generator, Tensor
+
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
+from ....metrics.attention import entropy_lower_bound
+from ..dynamics import relu, runge_kutta, tanh
+from ..mixture import Mixture, relu_averages, tanh_averages
+from ..nonlinear import (
+    attention_entropy,
+    bounce,
+    gaussian_points,
+    learning_ratio,
+    linear_descent,
+    linear_layer,
+    log_remaining,
+    nonlinear_layer,
+    random_mu,
+    rank_bounce,
+    salient_descent,
+    undecided,
+)
+from ..orbit import blow_up_time
+
+JOMA = Source("tian2024joma")
+FIGURE = Source("tian2024joma", "Fig. 3 or 4", "second-hand")
+TEMPERATURE = 3.0  # temperature of the paper's figure
+DIM, COMPONENTS, DRAWS, SPREAD = 6, 3, 40_000, 0.8  # settings of the mixture
+UNITS = ((relu, relu_averages), (tanh, tanh_averages))
+
+
+def _speeds(generator: Generator, *, squared: bool) -> Evidence:
+    """Measures the largest relative error of the ratios ln(1/delta_j) / ln(1/delta_k) at t = 1000, for four mu between 0.5 and 3."""
+    mu = 0.5 + 2.5 * torch.rand(4, generator=generator, dtype=torch.float64)
+    logs = log_remaining(mu, torch.tensor([1000.0], dtype=torch.float64))[0]
+    predicted = learning_ratio(mu) if squared else torch.exp(mu[:, None] - mu)
+    return Evidence(float(((logs[:, None] / logs) / predicted - 1).abs().max()), 1e-2, "<=")
+
+
+def _entropy_bounce(generator: Generator, descent: Callable[..., Tensor]) -> Evidence:
+    """Measures the smaller of the drop and the rebound of attention's entropy over 5000 steps, nats."""
+    curve = bounce(attention_entropy(descent(random_mu(generator), temperature=TEMPERATURE), temperature=TEMPERATURE))
+    return Evidence(min(curve.drop, curve.rebound), 0.01, ">=", detail={"drop": curve.drop, "rebound": curve.rebound, "step": curve.index})
+
+
+def _one_way(generator: Generator, descent: Callable[..., Tensor]) -> Evidence:
+    """Measures the rebound of attention's entropy over 5000 steps, nats."""
+    curve = bounce(attention_entropy(descent(random_mu(generator), temperature=TEMPERATURE), temperature=TEMPERATURE))
+    return Evidence(curve.rebound, 1e-9, "<=", detail={"drop": curve.drop})
+
+
+def _same_orbit(generator: Generator, *, temperature: float) -> Evidence:
+    """Measures how far the times t_l of the components are apart after a descent with small steps, and v from the flow at their mean.
+
+    The time of a component at v_l is the integral of e^{-u^2/2} / (mu_l - u) from 0 to v_l, here by Simpson's rule.
+    """
+    mu = 1 + torch.rand(4, generator=generator, dtype=torch.float64)
+    v = salient_descent(mu, start=0.0, rate=2e-3, temperature=temperature, steps=2000)[-1]
+    u = v * torch.linspace(0, 1, 1001, dtype=torch.float64)[:, None]
+    weights = torch.ones(1001, 1, dtype=torch.float64)
+    weights[1:-1:2], weights[2:-1:2] = 4, 2
+    times = v / 3000 * (weights * torch.exp(-u.square() / 2) / (mu - u)).sum(0)
+    flow = mu * -torch.expm1(log_remaining(mu, times.mean()[None])[0])
+    return Evidence(max(float(times.max() / times.min()) - 1, float((flow - v).abs().max())), 1e-3, "<=", detail={"time": float(times[0])})
+
+
+def _joint(generator: Generator, *, coupled: bool) -> Evidence:
+    """Measures the distance of both layers' formulas from the joint flow of V and z, as a share of the largest entry of V.
+
+    ``coupled`` states whether attention follows the weights; if not, it stays uniform.
+    """
+    points, steps, gaps = gaussian_points(generator, units=4, tokens=6, scale=0.7), 200, []
+    end = 0.8 * blow_up_time(points.norm(dim=0))  # a share of 0.2 of the time to the blow-up remains
+    for layer, argument, time, pull in ((nonlinear_layer, 2.0, 2.0, lambda V: points - V), (linear_layer, 0.2, end, lambda V: points)):
+
+        def velocity(state: Tensor, pull: Callable[[Tensor], Tensor] = pull) -> Tensor:
+            V, z = state[:-1], state[-1]
+            change = pull(V) * torch.exp(z)
+            return torch.cat([change, coupled * (V * change).sum(0, keepdim=True)])
+
+        state = torch.zeros(5, 6, dtype=torch.float64)
+        for _ in range(steps):
+            state = runge_kutta(state, velocity, step=time / steps)
+        V = layer(points, torch.tensor([argument], dtype=torch.float64))[0]
+        gaps.append(float((V - state[:-1]).abs().max() / V.abs().max()))
+    return Evidence(max(gaps), 1e-6, "<=", detail={"nonlinear": gaps[0], "linear": gaps[1]})
+
+
+def _floor(generator: Generator, *, share: float) -> Evidence:
+    """Measures the smallest excess of the entropy over the bound for ``share`` of the spread, in both training runs, while undecided."""
+    mu = random_mu(generator)
+    gaps = []
+    for descent in (salient_descent, linear_descent):
+        lower = descent(mu, temperature=TEMPERATURE)[::20]
+        scores = lower.square() / TEMPERATURE
+        spread = (scores - scores.mean(-1, keepdim=True)).norm(dim=-1)
+        H = attention_entropy(lower, temperature=TEMPERATURE)
+        gaps.append((H - entropy_lower_bound(share * spread, keys=len(mu)))[undecided(H, keys=len(mu))])
+    return Evidence(float(torch.cat(gaps).min()), 0.0, ">=")
+
+
+def _rank_rebound(generator: Generator, *, linear: bool) -> Evidence:
+    """Measures the smaller of the drop and the rebound of the stable rank, as a share of the rank at the start."""
+    points = gaussian_points(generator)
+    if linear:
+        layers = linear_layer(points, torch.logspace(0, -12, 100, dtype=torch.float64)[1:])
+    else:
+        layers = nonlinear_layer(points, torch.logspace(-7, 3, 200, dtype=torch.float64))
+    curve = rank_bounce(points, layers)
+    share = min(curve.drop, curve.rebound) / curve.start
+    return Evidence(share, 0.05, ">=", detail={"start": curve.start, "least": curve.least, "end": curve.end})
+
+
+def _mixture(generator: Generator, *, flattened: float) -> Evidence:
+    """Measures the largest distance of the formula from the sample mean of g phi'(v x) x, in standard errors.
+
+    The component of the noise along v is multiplied by ``flattened``.
+    """
+    centres = torch.randn(COMPONENTS, DIM, generator=generator, dtype=torch.float64)
+    pulls = torch.randn(COMPONENTS, generator=generator, dtype=torch.float64)
+    v = torch.randn(DIM, generator=generator, dtype=torch.float64)
+    noise = torch.randn(COMPONENTS, DRAWS, DIM, generator=generator, dtype=torch.float64)
+    direction = v / v.norm()
+    noise = noise - (1 - flattened) * (noise @ direction)[..., None] * direction
+    x, worst = centres[:, None] + SPREAD * noise, {}
+    for activation, averages in UNITS:
+        velocities = pulls[:, None, None] * activation(x @ v)[1][..., None] * x
+        sd = (velocities.var(1) / DRAWS).sum(0).sqrt().clamp(min=1e-9)  # zero where no draw activates the unit
+        gap = Mixture(centres, pulls, SPREAD, averages).velocity(v) - velocities.mean(1).sum(0)
+        worst[activation.__name__] = float((gap / sd).abs().max())
+    return Evidence(max(worst.values()), 5.0, "<=", detail=worst)
+
+
+CLAIMS = (
+    Claim(
+        id="joma/learning-speeds",
+        statement=r"Under $\dot v = (\mu - v) \circ e^{v^2/2}$, with $\delta_j = 1 - v_j/\mu_j$, the ratio "
+        r"$\ln(1/\delta_j) / \ln(1/\delta_k)$ tends to $e^{(\mu_j^2 - \mu_k^2)/2}$: salient components are learnt exponentially faster.",
+        measures=r"largest relative error of the ratios at $t = 1000$",
+        source=Source("tian2024joma", "Theorem 4", "second-hand"),
+        assumptions=(
+            "the lower layer moves by the given equation; the paper prints it up to scalar factors, which change the clock of all components",
+            r"late in training: $|\delta_k(t)| \ll |\delta_k(0)| \exp(-C \exp(\mu_k^2))$",
+            "it starts at zero",
+            r"four components $\mu_j$ between 0.5 and 3",
+        ),
+        check=lambda generator: _speeds(generator, squared=True),
+        control=lambda generator: _speeds(generator, squared=False),
+        control_description=r"uses the exponent $\mu$ instead of $\mu^2/2$",
+    ),
+    Claim(
+        id="joma/drop-and-bounce",
+        statement=r"With a nonlinear MLP the entropy of attention, softmax($v^2/T$), first drops and then comes back: "
+        r"$v \leftarrow v + \eta (\mu - v) \circ$ softmax($v^2/T$).",
+        measures="the smaller of drop and rebound of the entropy, nats",
+        source=FIGURE,
+        assumptions=(r"critical points $\mu_j = 1 + 3u_j$, $u_j$ uniform", "T = 3, 5000 steps of 0.02 from 0.05"),
+        check=lambda generator: _entropy_bounce(generator, salient_descent),
+        control=lambda generator: _entropy_bounce(generator, linear_descent),
+        control_description="uses a linear MLP, whose attention only becomes sparser",
+    ),
+    Claim(
+        id="joma/linear-only-sparser",
+        statement=r"With a linear MLP the entropy of attention only falls: $v \leftarrow v + \eta\, \Delta \circ$ softmax($v^2/T$). "
+        r"The descent is the linear form of the paper's.",
+        measures="rebound of the entropy, nats",
+        source=FIGURE,
+        assumptions=(r"discriminancies $\Delta_j = 1 + 3u_j$, $u_j$ uniform", "T = 3, 5000 steps of 0.02 from 0.05"),
+        check=lambda generator: _one_way(generator, linear_descent),
+        control=lambda generator: _one_way(generator, salient_descent),
+        control_description="uses a nonlinear MLP, whose attention spreads again",
+    ),
+    Claim(
+        id="joma/nonlinear-orbit",
+        statement=r"The normaliser of $v \leftarrow v + \eta (\mu - v) \circ$ softmax($v^2/2$) changes the clock and not the orbit: for small "
+        r"steps $t_l = \int_0^{v_l} e^{-u^2/2} / (\mu_l - u)\, du$ is the same for all components, and v is on the flow "
+        r"$\dot v = (\mu - v) \circ e^{v^2/2}$ at that time. The statement is the library's own.",
+        measures=r"the larger of $\max_l t_l / \min_l t_l - 1$ and the largest distance of v from the flow",
+        source=JOMA,
+        assumptions=(r"four components $\mu_j = 1 + u_j$, $u_j$ uniform", "2000 steps of 0.002 from zero"),
+        check=lambda generator: _same_orbit(generator, temperature=2.0),
+        control=lambda generator: _same_orbit(generator, temperature=3.0),
+        control_description=r"uses softmax($v^2/3$), which has another orbit",
+    ),
+    Claim(
+        id="joma/entropy-floor",
+        statement=r"In both trainings the entropy stays above the smallest entropy that scores of the same norm allow, "
+        r"$\ln(1 + (T-1)b) + s\sqrt{T(T-1)}\, b / (1 + (T-1)b)$ with $b = e^{-s\sqrt{T/(T-1)}}$ for T keys and centred scores of norm s. "
+        r"The theorem has a product of spectral norms for s; this sharper form is the library's own.",
+        measures="smallest entropy minus its lower bound, nats",
+        source=Source("zhai2023stabilizing", "Theorem 3.1", "second-hand"),
+        assumptions=(
+            "attention is a softmax of its scores",
+            r"the entropy differs by more than .1 from 0 and from $\ln T$, where it equals the bound",
+        ),
+        check=lambda generator: _floor(generator, share=1.0),
+        control=lambda generator: _floor(generator, share=0.5),
+        control_description="uses half the norm of the scores",
+    ),
+    Claim(
+        id="joma/several-units",
+        statement=r"K units share the attention $e^{z}$ of a query, $\dot z = \sum_k v_k \circ \dot v_k$. From zero, nonlinear units learn "
+        r"$V(t) = M \operatorname{diag}(1 - \delta(t))$, where $\delta_l$ is that of one component as long as column l of M; with linear "
+        r"units each column follows the orbit of its length. The statement is the library's own.",
+        measures="distance of V from the joint flow of V and z, as a share of the largest entry",
+        source=JOMA,
+        assumptions=(
+            "four units, six tokens, independent normal critical points of standard deviation 0.7",
+            "nonlinear units at t = 2, linear ones at 80 % of the time to the blow-up",
+        ),
+        check=lambda generator: _joint(generator, coupled=True),
+        control=lambda generator: _joint(generator, coupled=False),
+        control_description="keeps attention uniform while the units learn",
+    ),
+    Claim(
+        id="joma/stable-rank-rebound",
+        statement=r"Nonlinear units that share attention, $\dot v_{kl} = (\mu_{kl} - v_{kl})\, e^{\sum_j v_{jl}^2/2}$, learn "
+        r"$V(t) = M \operatorname{diag}(1 - \delta(t))$ from zero, M the matrix of $\mu$: the stable rank "
+        r"$\|V\|_F^2 / \|V\|_2^2$ falls while only the longest columns are learnt, and comes back. The paper "
+        r"remarks that it does in trained networks; the equation for several units and the threshold are the library's own.",
+        measures="the smaller of drop and rebound of the stable rank, as a share of the start",
+        source=Source("tian2024joma", "end of Section 4", "second-hand"),
+        assumptions=("twelve units, twenty tokens, independent normal critical points", "the lower layer moves by the given equation"),
+        check=lambda generator: _rank_rebound(generator, linear=False),
+        control=lambda generator: _rank_rebound(generator, linear=True),
+        control_description="uses linear units: one column outgrows all others for good",
+    ),
+    Claim(
+        id="joma/isotropic-mixture",
+        statement=r"Under uniform attention, x from a mixture of isotropic components around $\bar x_j$ and a gradient that is constant in "
+        r"each, $E[g \phi'(v^\top x) x]$ lies in the span of the centres and v: $\sum_j a_j E[\phi'(r_j + \sigma \|v\| \xi)] \bar x_j + "
+        r"\sigma \sum_j a_j E[\phi'(r_j + \sigma \|v\| \xi) \xi]\, v / \|v\|$.",
+        measures="largest distance of the formula from a sample mean, in standard deviations",
+        source=Source("tian2024joma", "Theorem 3", "second-hand"),
+        assumptions=("components are isotropic (here Gaussian)", "the gradient is constant within a component"),
+        check=lambda generator: _mixture(generator, flattened=1.0),
+        control=lambda generator: _mixture(generator, flattened=0.5),
+        control_description="uses components that are half as wide along v as across it",
+    ),
+)

@@ -1,0 +1,121 @@
+r"""Claims about coding lengths: the bits of a Gaussian, of a mean, and of the group of each sample.
+
+**Mean.** With :math:`\Sigma` the second moment of the deviations from the mean :math:`\mu`, the second moment of the samples is
+:math:`\Sigma + \mu\mu^\top`, whose determinant is :math:`(1 + \mu^\top\Sigma^{-1}\mu) \det\Sigma`. So for :math:`\epsilon \to 0` the code of
+the deviations is shorter by :math:`\tfrac{n+d}2 \log_2(1 + \mu^\top\Sigma^{-1}\mu)`; the mean takes
+:math:`\tfrac d2\log_2(1 + \|\mu\|^2/\epsilon^2)`. With :math:`\mu_i` the eigenvalues of :math:`\Sigma`, the remainder is at most
+:math:`\tfrac{n+d}{2\ln 2} \sum_i \tfrac{\epsilon^2}{d\mu_i}`, because :math:`\log(1 + x) - \log x \le 1/x` and both codes have remainders of
+the same sign.
+
+**Groups.** By the method of types :math:`\frac{n!}{\prod_j n_j!} \le 2^{nH} \le (n + 1)^k \frac{n!}{\prod_j n_j!}`, H the entropy of the
+shares in bits: :math:`nH` bits name a grouping with these sizes, and at most :math:`k\log_2(n + 1)` of them are too many.
+
+Source: :cite:t:`ma2007segmentation`.
+"""
+
+import math
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
+from ....metrics.coding import centred_coding_length, coding_length, segmented_coding_length
+from ..problem import CODING_LENGTH
+
+LENGTHS = Source("ma2007segmentation", "", "not found")
+
+
+def _normal(generator: Generator, *shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+
+def _excess_bits(generator: Generator, *, unit: float) -> Evidence:
+    """Measures the excess bits per vector over the rate-distortion function, as the smaller distance to zero and to the bound."""
+    slack, detail = [], {}
+    for n, d in ((50, 3), (400, 8)):
+        features = _normal(generator, n, d) * torch.linspace(0.5, 2, d, dtype=torch.float64)
+        variances = np.linalg.svd(features.numpy(), compute_uv=False)[::-1] ** 2 / n  # eigenvalues, without forming X^T X
+        for share in (1.0, 0.3, 0.01):
+            eps = share * math.sqrt(d * variances[0])  # at share 1 the last direction is just coded
+            rate_distortion = 0.5 * np.log2(d * variances / eps**2).sum()
+            excess = unit * float(coding_length(features, eps=eps)) / (n + d) - rate_distortion
+            bound = eps**2 / (2 * d * math.log(2)) * (1 / variances).sum()
+            slack += [excess, bound - excess]
+            detail[f"excess bits, n = {n}, share {share:g}"] = float(excess)
+    return Evidence(float(min(slack)), -1e-9, ">=", detail=detail)
+
+
+def _saved_by_the_mean(generator: Generator, *, dimensions: bool) -> Evidence:
+    """Measures the largest distance of the bits that a mean saves from its limit, in units of the bound on the remainder."""
+    worst, detail = 0.0, {}
+    for n, d in ((40, 3), (200, 6)):
+        deviations = _normal(generator, n, d) @ (torch.eye(d, dtype=torch.float64) + 0.3 * _normal(generator, d, d))
+        deviations = deviations - deviations.mean(0)
+        mean = _normal(generator, d)
+        covariance = deviations.mT @ deviations / n
+        for eps in (0.1, 0.01):
+            samples = deviations + mean
+            saved = float(coding_length(samples, eps=eps) - centred_coding_length(samples, eps=eps))
+            own = (d if dimensions else 1) / 2 * math.log2(1 + float(mean.square().sum()) / eps**2)
+            limit = (n + d) / 2 * math.log2(1 + float(mean @ torch.linalg.solve(covariance, mean))) - own
+            remainder = (n + d) / (2 * math.log(2)) * eps**2 / d * float((1 / torch.linalg.eigvalsh(covariance)).sum())
+            worst = max(worst, abs(saved - limit) / remainder)
+            detail[f"bits saved, n = {n}, eps = {eps:g}"] = saved
+    return Evidence(worst, 1.0, "<=", detail=detail)
+
+
+def _grouping_bits(generator: Generator, *, named: bool) -> Evidence:
+    """Measures the smallest distance of the bits for the groups, L^s less the lengths of the groups, from their two bounds."""
+    slack, detail = [], {}
+    for n, d, k in ((30, 4, 2), (90, 6, 5), (300, 3, 10)):
+        features = _normal(generator, n, d)
+        labels = torch.cat([torch.arange(k), torch.randint(k, (n - k,), generator=generator)])
+        sizes = torch.bincount(labels)
+        alone = sum(float(coding_length(features[labels == j], eps=0.3)) for j in range(k))
+        bits = float(segmented_coding_length(features, labels, eps=0.3)) - alone if named else 0.0
+        groupings = (math.lgamma(n + 1) - float(torch.lgamma(sizes.double() + 1).sum())) / math.log(2)
+        slack += [bits - groupings, groupings + k * math.log2(n + 1) - bits]
+        detail[f"bits for {k} groups of {n} samples"] = bits
+        detail[f"log2 of the number of groupings, {k} groups of {n} samples"] = groupings
+    return Evidence(min(slack), -1e-6, ">=", detail=detail)
+
+
+CLAIMS = (
+    Claim(
+        id="rate_reduction/coding-length",
+        statement=r"$L = (n + d)\, R / \ln 2$ are bits: for $\epsilon^2 \le d \lambda_d$ each of the $n + d$ vectors takes no fewer than "
+        r"the rate-distortion function $\frac12 \sum_i \log_2 \frac{d\lambda_i}{\epsilon^2}$ of a Gaussian with the same second moment, "
+        r"eigenvalues $\lambda_1 \ge \dots \ge \lambda_d$, and at most $\frac{\epsilon^2}{2d \ln 2} \sum_i \frac{1}{\lambda_i}$ more.",
+        measures="smallest distance of the excess bits per vector from their bounds",
+        source=LENGTHS,
+        assumptions=("the second moment has full rank", "the distortion is at most that of the smallest eigenvalue"),
+        check=lambda generator: _excess_bits(generator, unit=1.0),
+        control=lambda generator: _excess_bits(generator, unit=math.log(2)),
+        control_description="counts nats for bits",
+    ),
+    Claim(
+        id="rate_reduction/coding-length-of-a-mean",
+        statement=r"Coding the mean $\mu$ by itself saves $\frac{n+d}{2} \log_2(1 + \mu^\top \Sigma^{-1} \mu) - \frac d2 "
+        r"\log_2(1 + \|\mu\|^2/\epsilon^2)$ bits for small $\epsilon$, $\Sigma$ the second moment of the deviations: up to "
+        r"$\frac{n+d}{2 \ln 2} \sum_i \frac{\epsilon^2}{d \mu_i}$, $\mu_i$ the eigenvalues of $\Sigma$. Many samples pay for the mean.",
+        measures="largest distance of the bits saved from their limit, in units of the bound on the remainder",
+        source=CODING_LENGTH,
+        assumptions=("the second moment of the deviations has full rank",),
+        check=lambda generator: _saved_by_the_mean(generator, dimensions=True),
+        control=lambda generator: _saved_by_the_mean(generator, dimensions=False),
+        control_description="counts the mean as one number instead of d",
+    ),
+    Claim(
+        id="rate_reduction/grouping-bits",
+        statement=r"$L^s$ exceeds the sum of the groups' lengths $L(X_j)$ by enough bits to name the grouping, at least "
+        r"$\log_2 \frac{n!}{\prod_j n_j!}$, and by at most $k \log_2(n + 1)$ more than that.",
+        measures="smallest distance of the bits for the groups from their bounds",
+        source=CODING_LENGTH,
+        assumptions=("no group is empty",),
+        check=lambda generator: _grouping_bits(generator, named=True),
+        control=lambda generator: _grouping_bits(generator, named=False),
+        control_description="leaves out the bits for the groups",
+    ),
+)

@@ -1,0 +1,341 @@
+"""Claims about the dynamics themselves: each flow against an integration of its own equations by other means.
+
+The other routes share as little as possible with the flows: all M columns of the decoder, automatic differentiation, the pseudo-inverse in
+the place of the Gram matrix, fixed steps. Source: :cite:t:`tian2023scan`.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
+from ..closed_form import B, gamma, printed_B, scanning_time
+from ..dynamics import Weights, gradient_descent, population
+from ..families import SymmetricClasses, alike, with_overlap
+from ..flow import (
+    EXACT,
+    LEMMA4,
+    MODIFIED,
+    exact_flow,
+    lemma4_flow,
+    modified_flow,
+    symmetric_exact_flow,
+    symmetric_lemma4_flow,
+    symmetric_modified_flow,
+)
+from ..problem import SequenceClasses, single_common
+from .theorems import PAPER, uniform
+
+FLOWS = (
+    (EXACT, symmetric_exact_flow, exact_flow),
+    (MODIFIED, symmetric_modified_flow, modified_flow),
+    (LEMMA4, symmetric_lemma4_flow, lemma4_flow),
+)
+
+
+def unequal_classes(generator: Generator, *, vocab_size: int) -> SequenceClasses:
+    """Draws four classes of two queries, with one common token, three distinct tokens each, and shares between .1 and .4."""
+    weights = 0.1 + torch.rand(4, 3, generator=generator, dtype=torch.float64)
+    common = 0.1 + 0.3 * torch.rand(4, generator=generator, dtype=torch.float64)
+    P = single_common(weights, common, vocab_size=vocab_size).conditional
+    share = 0.5 + torch.rand(4, generator=generator, dtype=torch.float64)
+    return SequenceClasses(P, torch.tensor([0, 0, 1, 1]), vocab_size, share / share.sum())
+
+
+def _largest_difference(value: Tensor, expected: Tensor) -> float:
+    """Returns the largest difference as a share of the largest expected logit."""
+    return float((value - expected).abs().max() / expected.abs().max())
+
+
+# ---- the flows of any classes
+
+
+def _descent_error(generator: Generator, flow: Callable) -> Evidence:
+    """Measures the difference of a flow from gradient descent in small steps, at half, once and twice t0' of M = 1000 next tokens."""
+    classes = unequal_classes(generator, vocab_size=1000)
+    rate, ratio = 0.05, 10 ** uniform(-1.0, 0.0, generator)
+    scanning = scanning_time(classes=4, vocab_size=1000, eta_y=rate)
+    steps = [int(scanning * factor) for factor in (0.5, 1.0, 2.0)]
+    start = Weights.zeros(classes.tokens, classes.queries, 4, 1000)
+    path = gradient_descent(start, population(classes), steps=steps[-1], eta_y=rate, eta_z=ratio * rate, keep=steps)
+    z = flow(classes, torch.tensor(steps, dtype=torch.float64), eta_y=rate, eta_z=ratio * rate).logits
+    errors = [_largest_difference(z[k], path.attention[1 + k]) for k in range(3)]
+    return Evidence(max(errors), 0.02, "<=", detail={"largest logit": float(z[-1].abs().max()), "eta_Z / eta_Y": ratio})
+
+
+def _explicit_error(generator: Generator, *, dual: bool) -> Evidence:
+    """Measures the difference of the modified flow from Runge-Kutta steps on all M columns with automatic differentiation.
+
+    Args:
+        dual: whether the explicit decoder follows the dual basis; otherwise it follows the features.
+    """
+    M = int(torch.randint(20, 60, (), generator=generator))
+    classes, ratio = unequal_classes(generator, vocab_size=M), 10 ** uniform(-1.0, 0.0, generator)
+    S, w, end, steps = classes.tokens, classes.weights, 1.5 * scanning_time(classes=4, vocab_size=M, eta_y=1.0), 120
+
+    def rate(Y: Tensor, Z: Tensor) -> tuple[Tensor, Tensor]:
+        z = Z.clone().requires_grad_()
+        c = classes.conditional * torch.exp(z[classes.query])
+        f = c / c.norm(dim=1, keepdim=True)
+        log_alpha = torch.log_softmax(f @ Y, dim=1)
+        (dz,) = torch.autograd.grad((w * log_alpha.diagonal()).sum(), z)
+        directions = torch.linalg.pinv(f.detach()) if dual else f.detach().T  # [S, K]
+        return directions @ (w[:, None] * (torch.eye(4, M, dtype=torch.float64) - log_alpha.detach().exp())), ratio * dz
+
+    Y, Z, step = torch.zeros(S, M, dtype=torch.float64), torch.zeros(2, S, dtype=torch.float64), end / steps
+    for _ in range(steps):  # Runge and Kutta's method of order 4
+        k1 = rate(Y, Z)
+        k2 = rate(Y + step / 2 * k1[0], Z + step / 2 * k1[1])
+        k3 = rate(Y + step / 2 * k2[0], Z + step / 2 * k2[1])
+        k4 = rate(Y + step * k3[0], Z + step * k3[1])
+        Y, Z = (x + step / 6 * (a + 2 * b + 2 * c + d) for x, a, b, c, d in zip((Y, Z), k1, k2, k3, k4))
+    z = modified_flow(classes, torch.tensor([end], dtype=torch.float64), eta_y=1.0, eta_z=ratio).logits[0]
+    return Evidence(_largest_difference(z, Z), 1e-4, "<=", detail={"M": M, "largest logit": float(z.abs().max())})
+
+
+def _slow_attention(generator: Generator, flow: Callable) -> Evidence:
+    """Measures the difference of a flow from Lemma 4's where attention is 1e7 times slower than the decoder."""
+    M = int(10 ** uniform(1.0, 4.0, generator))
+    classes = unequal_classes(generator, vocab_size=max(M, 10))
+    times = scanning_time(classes=4, vocab_size=classes.vocab_size, eta_y=1.0) * torch.tensor([0.1, 1.0, 30.0], dtype=torch.float64)
+    found, expected = (each(classes, times, eta_y=1.0, eta_z=1e-7, tolerance=1e-9).logits for each in (flow, lemma4_flow))
+    return Evidence(max(map(_largest_difference, found, expected)), 1e-3, "<=", detail={"M": classes.vocab_size})
+
+
+# ---- overlaps below 1/M
+
+
+def _tiny_overlaps(generator: Generator) -> SymmetricClasses:
+    K, M = int(torch.randint(2, 5, (), generator=generator)), int(10 ** uniform(2.0, 4.0, generator))
+    weights = 0.1 + torch.rand(4, generator=generator, dtype=torch.float64)
+    return with_overlap(K, vocab_size=M, weights=weights, overlap=uniform(0.05, 0.5, generator) / M)
+
+
+def _smallest_move(move: Tensor, classes: SequenceClasses) -> float:
+    """Returns the smallest move in the predicted direction, distinct tokens up and the common one down, over the largest move."""
+    return float(torch.where(classes.common(), -move, move).min() / move.abs().max())
+
+
+def _moves_below(generator: Generator) -> Evidence:
+    family = _tiny_overlaps(generator)
+    classes = family.written_out()
+    times = scanning_time(classes=family.classes, vocab_size=family.vocab_size, eta_y=1.0) * torch.tensor([1.0, 50.0], dtype=torch.float64)
+    move = lemma4_flow(classes, times, eta_y=1.0, eta_z=0.05).logits[-1, 0]
+    return Evidence(_smallest_move(move, classes), 0.0, ">=", detail={"E_0 M": family.overlap * family.vocab_size})
+
+
+def _moves_as_printed(generator: Generator) -> Evidence:
+    """Measures the first move of attention by Eq. (10), with beta as in Eq. (88) as printed."""
+    family = _tiny_overlaps(generator)
+    classes = family.written_out()
+    K, M, f = family.classes, family.vocab_size, classes.features()
+    inverse = torch.linalg.inv(f @ f.T)  # I - E'
+    E = torch.eye(K, dtype=torch.float64) - inverse
+    q_same, q_other = M / (M - 1), -M / (M - 1) ** 2
+    # Row n' holds the printed q_1 E'_{n'n} + q_0 (1 + sum_k E'_{kn'}); the corrected one has -1 for the first 1 in the bracket.
+    off = ~torch.eye(K, dtype=torch.bool)
+    beta = q_same * E + q_other * (1 + (E * off).sum(1, keepdim=True))
+    beta = torch.where(off, beta, 0.0)
+    pull = beta.T @ f  # [n, S]: sum over n' of beta_nn' f_n'
+    move = (f * (f * (f * pull).sum(1, keepdim=True) - pull)).sum(0)
+    return Evidence(_smallest_move(move, classes), 0.0, ">=", detail={"E_0 M": family.overlap * M})
+
+
+# ---- classes that are all alike
+
+
+def _reduction_error(generator: Generator, *, skew: float) -> Evidence:
+    """Measures the largest difference of the reduced flows from the flows of the same classes written out.
+
+    Args:
+        skew: factor on the probability of the first class's first distinct token, before its row is divided by its sum.
+    """
+    K, per_query = ((2, 1), (3, 3), (4, 2), (4, 4))[int(torch.randint(4, (), generator=generator))]
+    M = K if float(torch.rand((), generator=generator)) < 0.3 else int(10 ** uniform(1.0, 4.0, generator))
+    weights = 0.1 + torch.rand(3, generator=generator, dtype=torch.float64)
+    common = int(torch.randint(1, 4, (), generator=generator))
+    family = alike(K, vocab_size=M, weights=weights, common_share=uniform(0.1, 0.5, generator), common=common, per_query=per_query)
+    classes = family.written_out()
+    P = classes.conditional.clone()
+    P[0, common] *= skew
+    classes = SequenceClasses(P / P.sum(1, keepdim=True), classes.query, M)
+    times = scanning_time(classes=K, vocab_size=M, eta_y=1.0) * torch.tensor([0.3, 1.0, 30.0], dtype=torch.float64)
+    eta_z = 10 ** uniform(-1.5, 0.0, generator)
+    errors = {}
+    for name, reduced, full in FLOWS:
+        found = reduced(family, times, eta_y=1.0, eta_z=eta_z, tolerance=1e-9).written_out(family).logits
+        errors[name] = _largest_difference(found, full(classes, times, eta_y=1.0, eta_z=eta_z, tolerance=1e-9).logits)
+    return Evidence(max(errors.values()), 1e-5, "<=", detail={**errors, "K": K, "M": M})
+
+
+def _ode_error(generator: Generator, closed: Callable) -> Evidence:
+    """Measures the largest relative difference of a closed form from a numerical solution of Theorem 4's equation."""
+    from scipy.integrate import solve_ivp
+
+    K, M = int(torch.randint(2, 20, (), generator=generator)), int(10 ** uniform(1.5, 6.0, generator))
+    setting = {"classes": K, "vocab_size": M, "eta_y": 10 ** uniform(-1, 1, generator)}
+    eta_z, overlap = setting["eta_y"] * 10 ** uniform(-2, 2, generator), 10 ** uniform(-2, -0.3, generator)
+    times = scanning_time(**setting) * torch.tensor([0.1, 1.0, 10.0, 1e4], dtype=torch.float64)
+
+    def rate(u: float, z: np.ndarray) -> np.ndarray:  # u = ln t, so dz/du = t dz/dt
+        t = math.exp(u)
+        return -eta_z * t * float(gamma(torch.tensor(t), **setting)) * (K - 1) * overlap**2 * np.exp(4 * z)
+
+    # Before the first time z is of the order of t^2, so a start at 1e-9 times it is a start at 0.
+    logs = times.log().tolist()
+    solved = solve_ivp(rate, (logs[0] - 20, logs[-1]), [0.0], method="DOP853", t_eval=logs, rtol=1e-9, atol=1e-18)
+    z = torch.from_numpy(solved.y[0])
+    error = float((closed(times, eta_z=eta_z, overlap=overlap, **setting) / z - 1).abs().max())
+    return Evidence(error, 1e-6, "<=", converged=solved.success, detail={"K": K, "M": M, "z": float(z[-1])})
+
+
+def _minus_B(t: Tensor, **setting: float) -> Tensor:
+    return -B(t, **setting)  # pyright: ignore[reportArgumentType]
+
+
+def _minus_printed_B(t: Tensor, *, classes: int, overlap: float, **setting: float) -> Tensor:
+    """Returns minus the printed form with C_0 = 1 / ((K - 1) E_0^2)."""
+    return -printed_B(t, classes=classes, constant=1 / ((classes - 1) * overlap**2), **setting)  # pyright: ignore[reportArgumentType]
+
+
+def _weak_overlap_error(generator: Generator, *, products: float) -> Evidence:
+    """Measures the largest relative difference of -B from the common logit in Lemma 4's flow.
+
+    Args:
+        products: M E_0.
+    """
+    K, overlap = int(torch.randint(2, 5, (), generator=generator)), 10 ** uniform(-3, -2.3, generator)
+    M = max(K, int(products / overlap))
+    weights = 0.5 + torch.rand(100, generator=generator, dtype=torch.float64)
+    classes = with_overlap(K, vocab_size=M, weights=weights, overlap=overlap)
+    setting = {"eta_y": 1.0, "eta_z": 10 ** uniform(0, 3, generator)}
+    times = scanning_time(classes=K, vocab_size=M, eta_y=1.0) * torch.tensor([0.1, 1.0, 100.0], dtype=torch.float64)
+    z = lemma4_flow(classes.written_out(), times, **setting, tolerance=1e-8).logits[:, 0, 0]
+    error = float((-B(times, classes=K, vocab_size=M, overlap=overlap, **setting) / z - 1).abs().max())
+    return Evidence(error, 0.05, "<=", detail={"K": K, "E_0": overlap, "M": M, "z": float(z[-1])})
+
+
+def _peak(generator: Generator, *, share: bool) -> Evidence:
+    """Measures the relative distance of the time at which gamma is largest to t0' = K ln M / eta_Y.
+
+    Args:
+        share: whether gamma counts the steps of one class, t/K; otherwise it counts all steps.
+    """
+    K, M, eta_y = int(torch.randint(2, 50, (), generator=generator)), int(10 ** uniform(2, 12, generator)), 10 ** uniform(-2, 1, generator)
+    scanning = scanning_time(classes=K, vocab_size=M, eta_y=eta_y)
+    t = scanning * torch.linspace(0.01, 4, 4000, dtype=torch.float64)
+    speed = gamma(t, classes=K, vocab_size=M, eta_y=eta_y) if share else gamma(K * t, classes=K, vocab_size=M, eta_y=eta_y)
+    ratio = float(t[speed.argmax()]) / scanning
+    return Evidence(abs(ratio - 1), 0.25, "<=", detail={"K": K, "M": M, "time over t0'": ratio})
+
+
+CLAIMS = (
+    Claim(
+        id="scan_snap/exact-flow",
+        statement=r"The exact flow is the limit of gradient descent with small steps on infinitely many, infinitely long sequences, for "
+        r"unequal shares, several queries and $M \gg K$. Here: the largest difference of the attention logits, as a share of the largest, "
+        r"after $t_0'/2$, $t_0'$ and $2 t_0'$ in steps of $\eta_Y = .05$.",
+        measures="largest difference of the logits from gradient descent, as a share of the largest logit",
+        source=Source(PAPER),
+        assumptions=("infinitely many, infinitely long sequences", "one common token", "small steps", r"$\eta_Z \le \eta_Y$"),
+        check=lambda generator: _descent_error(generator, exact_flow),
+        control=lambda generator: _descent_error(generator, modified_flow),
+        control_description="uses Lemma 3's modified flow in the place of the exact one",
+    ),
+    Claim(
+        id="scan_snap/modified-flow",
+        statement=r"In Lemma 3's flow $\dot Y = \eta_Y \sum_n w_n d_n (e_n - \alpha_n)^\top$, where $d_n$ is the dual basis of the "
+        r"features, $d_n^\top f_{n'} = \delta_{nn'}$. Here: the largest difference of the attention logits, as a share of the largest, "
+        r"from Runge-Kutta steps on all $M$ columns with the pseudo-inverse and automatic differentiation, at $1.5\, t_0'$.",
+        measures="largest difference of the logits from an explicit integration, as a share of the largest logit",
+        source=Source(PAPER, "Lemma 3"),
+        assumptions=("infinitely many, infinitely long sequences", "one common token", r"$\eta_Z \le \eta_Y$"),
+        check=lambda generator: _explicit_error(generator, dual=True),
+        control=lambda generator: _explicit_error(generator, dual=False),
+        control_description="integrates the exact gradient, whose decoder follows the features",
+    ),
+    Claim(
+        id="scan_snap/slow-attention",
+        statement=r"While attention stands still, the decoder of Lemma 3's flow is known in closed form, and Lemma 4's flow with the "
+        r"shares $w_n$ moves attention as Lemma 3's flow does. Here: the largest difference of the attention logits, as a share of the "
+        r"largest, for $\eta_Z = 10^{-7} \eta_Y$, from $0.1\, t_0'$ to $30\, t_0'$.",
+        measures="largest difference of the logits of both flows, as a share of the largest logit",
+        source=Source(PAPER, "Lemma 4, Eq. (10)"),
+        assumptions=("infinitely many, infinitely long sequences", "one common token", r"$\eta_Z \ll \eta_Y$"),
+        check=lambda generator: _slow_attention(generator, modified_flow),
+        control=lambda generator: _slow_attention(generator, exact_flow),
+        control_description="uses the exact flow in the place of Lemma 3's",
+        corrects=r"Lemma 4 (Eqs. (10) and (94)) sums over the classes without their shares, while $\gamma$ counts the steps of one class, "
+        r"$h(t/K)$; with the shares $w_n = 1/K$ both have the same unit of time.",
+    ),
+    Claim(
+        id="scan_snap/tiny-overlaps",
+        statement=r"In Lemma 4's flow a single common token loses attention, and distinct tokens gain it, even where the classes overlap by "
+        r"less than $1/M$, below the range of Assumption 2: $\beta_{nn'} \approx E'_{n'n} + 1/M > 0$. "
+        r"Here: the smallest move in the predicted direction, as a share of the largest move, after $50\, t_0'$.",
+        measures="smallest move in the predicted direction, as a share of the largest move",
+        source=Source(PAPER, "Eq. (88), App. D.5"),
+        assumptions=("infinitely many, infinitely long sequences", "one common token, all classes alike", r"$E_0 < 1/M$"),
+        check=_moves_below,
+        control=_moves_as_printed,
+        control_description=r"uses $\beta$ as printed: the common token gains attention",
+        corrects=r"Eq. (88) prints $q_0 ((1 + \theta_{n'}) + \sum_k (1 + \theta_k) E'_{kn'})$; from Eqs. (82) to (84) it is "
+        r"$q_0 (-(1 + \theta_{n'}) + \sum_k (1 + \theta_k) E'_{kn'})$: the first of the two terms changes its sign. As printed, a common "
+        "token would gain attention where classes overlap by less than about $1/M$.",
+    ),
+    Claim(
+        id="scan_snap/symmetric-classes",
+        statement=r"If all classes are alike, training preserves the symmetry, and the exact, the modified and Lemma 4's flow need as many "
+        r"numbers as one class has tokens, for any $K$ and $M$. Here: the largest difference of the attention logits from the flows of all "
+        r"classes, as a share of the largest logit.",
+        measures="largest difference of the logits from the flows of all classes, as a share of the largest logit",
+        source=Source(PAPER),
+        assumptions=("infinitely many, infinitely long sequences", "all classes alike"),
+        check=lambda generator: _reduction_error(generator, skew=1.0),
+        control=lambda generator: _reduction_error(generator, skew=0.5),
+        control_description="halves the weight of a token of one class, so that it differs from the others",
+    ),
+    Claim(
+        id="scan_snap/common-logit",
+        statement=r"The solution of Theorem 4's equation $\dot z = -\eta_Z \gamma(t)\, e^{4z} / C_0$, $z(0) = 0$, is $z = -B(t)$ with "
+        r"$B = \frac14 \ln(1 + 4 \Gamma / C_0)$ and $1 / C_0 = (K-1) E_0^2$. Here: the largest relative difference from a numerical "
+        r"solution, from $0.1\, t_0'$ to $10^4\, t_0'$.",
+        measures="largest relative difference of -B and a numerical solution",
+        source=Source(PAPER, "Thm. 4; Eq. (124)", "confirmed"),
+        assumptions=("one common token, all classes alike",),
+        check=lambda generator: _ode_error(generator, _minus_B),
+        control=lambda generator: _ode_error(generator, _minus_printed_B),
+        control_description=r"uses the printed form $\frac14 \ln(C_0 + 4\Gamma)$",
+        corrects=r"Eq. (124) prints $\frac14 \ln(C_0 + 4\Gamma)$, which is not zero at $t = 0$ unless $C_0 = 1$.",
+    ),
+    Claim(
+        id="scan_snap/weak-overlap-logit",
+        statement=r"In Lemma 4's flow the logit of a single common token is $-B(t)$ up to terms of the order of $K E_0$, $1 / (M E_0)$ and "
+        r"of the gain of the distinct tokens. Here: the largest relative difference, up to $100\, t_0'$.",
+        measures="largest relative difference of -B and Lemma 4's flow",
+        source=Source(PAPER, "Thm. 4"),
+        assumptions=(
+            "one common token, all classes alike",
+            r"$K E_0 \ll 1 \ll M E_0$: $E_0 \le .005$, at most four classes, $M E_0 = 10^4$",
+            "a hundred distinct tokens of similar probability, so that none gains much",
+        ),
+        check=lambda generator: _weak_overlap_error(generator, products=1e4),
+        control=lambda generator: _weak_overlap_error(generator, products=2.0),
+        control_description=r"has a vocabulary of $M = 2 / E_0$, so the term $1 / (M E_0)$ is one half",
+    ),
+    Claim(
+        id="scan_snap/scanning-time",
+        statement=r"The speed of attention $\gamma(t)$ is largest near $t_0' = K \ln M / \eta_Y$, for $M \ge 100$ within a quarter of it. "
+        r"Here: the relative distance of that time to $t_0'$.",
+        measures="relative distance of the time of the largest gamma to t0'",
+        source=Source(PAPER, "Thm. 1(b)", "confirmed"),
+        assumptions=("the decoder follows Lemma 3", "equal shares", r"$M \ge 100$"),
+        check=lambda generator: _peak(generator, share=True),
+        control=lambda generator: _peak(generator, share=False),
+        control_description="counts all steps in the decoder's gain, not the steps of one class",
+    ),
+)

@@ -117,13 +117,16 @@ def counts() -> str:
     documents = json.loads((ROOT / "docs" / "claims.json").read_text(encoding="utf-8"))
     claims = [Verification.from_json(one) for document in documents for one in document["verifications"]]
     seeds = sorted({len(claim.seeds) for claim in claims})
-    consistent = sum(claim.verdict == "consistent" and claim.consistent == len(claim.seeds) for claim in claims)
+    consistent = sum(claim.verdict == "consistent" for claim in claims)
+    undecided = sum(len(claim.seeds) - claim.decided for claim in claims)
     fail, corrected = sum(claim.control == "fails" for claim in claims), sum(bool(claim.corrects) for claim in claims)
     status = Counter(claim.source.status for claim in claims)
+    outcome = f"{consistent} consistent on every decided seed ({undecided} undecided in all), {fail} controls fail on every seed"
+    searched = f"{status['confirmed']} read in the full text, {status['second-hand']} found at second hand, {status['not found']} not found"
+    span = f"{seeds[0]} to {seeds[-1]}" if seeds[1:] else str(seeds[0])
     return (
-        f"{len(claims)} claims: {consistent} consistent on every seed, {fail} controls fail on every seed, {corrected} lead to corrections of "
-        f"published results. Cited statements: {status['confirmed']} read in the full text, {status['second-hand']} found at second hand, "
-        f"{status['not found']} not found; {status['']} not looked up, or our own | {f'{seeds[0]} to ' if seeds[1:] else ''}{seeds[-1]} seeds each"
+        f"{len(claims)} claims: {outcome}, {corrected} lead to corrections of published results. "
+        f"Cited statements: {searched}; {status['']} not looked up, or our own | {span} seeds each"
     )
 
 

@@ -132,7 +132,7 @@ MUTANTS = (
     ),
     # The linear unit.
     Mutant(
-        f"{JOMA}.orbit.orbit", "math.sqrt(2) * torch", "torch", "dropped factor", "the orbit without the root of two before the inverse erf"
+        f"{JOMA}.orbit.orbit", "math.sqrt(2) * inverse", "inverse", "dropped factor", "the orbit without the root of two before the inverse erf"
     ),
     Mutant(f"{JOMA}.orbit.blow_up_time", "math.pi / 2", "math.pi", "wrong factor", "a blow-up time of the root of pi"),
     Mutant(
@@ -172,7 +172,13 @@ MUTANTS = (
         "the linear tail with the speed of the start",
     ),
     Mutant(f"{JOMA}.nonlinear.learning_ratio", "mu.square() / 2", "mu.square()", "dropped factor", "speeds of exp(mu^2)"),
-    Mutant(f"{JOMA}.nonlinear.salient_descent", "lambda v: mu - v", "lambda v: mu", "missing term", "the nonlinear pull without its restoring term"),
+    Mutant(
+        f"{JOMA}.nonlinear.salient_descent",
+        "lambda v: mu - v",
+        "lambda v: mu",
+        "missing term",
+        "the nonlinear pull without its restoring term",
+    ),
     Mutant(
         f"{JOMA}.nonlinear._descend",
         "attention(v, temperature=temperature)",
@@ -194,7 +200,9 @@ MUTANTS = (
         "wrong normaliser",
         "linear columns that are not normalised",
     ),
-    Mutant(f"{JOMA}.nonlinear.Bounce.rebound", "self.end - self.least", "self.start - self.least", "swapped function", "rebound to the start"),
+    Mutant(
+        f"{JOMA}.nonlinear.Bounce.rebound", "self.end - self.least", "self.start - self.least", "swapped function", "rebound to the start"
+    ),
     Mutant(
         f"{JOMA}.mixture.Mixture.velocity", "pull - drag * v", "pull + drag * v", "flipped sign", "the mixture's drag as a push along v"
     ),
@@ -249,5 +257,117 @@ MUTANTS = (
         "",
         "missing term",
         "the null of the stable rank without the Tracy-Widom correction",
+    ),
+    # A second list, written after the claims that the first one led to.
+    Mutant(f"{JOMA}.block.Exponential.pull", " / self.temperature", "", "dropped factor", "the exponential gradient without temperature"),
+    Mutant(f"{JOMA}.dynamics.relu", "(p > 0).to(p.dtype)", "torch.ones_like(p)", "dropped factor", "relu with slope one everywhere"),
+    Mutant(
+        f"{JOMA}.dynamics.signed",
+        "2 * targets - 1",
+        "targets",
+        "missing term",
+        "the constant gradient for targets 0 and 1 instead of -1 and 1",
+    ),
+    Mutant(
+        f"{JOMA}.invariants.goodness_of_fit",
+        "x - x.mean(-1, keepdim=True)",
+        "x",
+        "missing projection",
+        "the fit without centring",
+        "A softmax does not change the sum of the logits, and the predictions sum to zero: both sides are centred already.",
+    ),
+    Mutant(
+        f"{JOMA}.invariants.goodness_of_fit",
+        "(p - m).norm(dim=-1) / size",
+        "(p - m).norm(dim=-1) / p.norm(dim=-1)",
+        "wrong normaliser",
+        "the relative error divided by the size of the prediction",
+    ),
+    Mutant(
+        f"{JOMA}.invariants.drift",
+        "values - values[0]",
+        "values - values[-1]",
+        "swapped function",
+        "the drift from the end",
+        "Both drifts lie within a factor of two of each other: rounding where the quantity is conserved, of order one where it is not.",
+    ),
+    Mutant(
+        f"{JOMA}.orbit.orbit",
+        "discriminancy.sign() * ",
+        "",
+        "flipped sign",
+        "an orbit that ignores the sign of Delta",
+    ),
+    Mutant(f"{JOMA}.orbit.progress", "lower / math.sqrt(2)", "lower", "dropped factor", "erf(v) for erf(v / sqrt 2)"),
+    Mutant(
+        f"{JOMA}.nonlinear._time_table",
+        "torch.cat([torch.zeros_like(last), steps.cumsum(1)], dim=1)",
+        "torch.cat([torch.zeros_like(last), steps.cumsum(1)], dim=1) * 1.01",
+        "wrong factor",
+        "a time table that is one per cent late",
+    ),
+    Mutant(
+        f"{JOMA}.nonlinear.linear_descent",
+        "lambda v: discriminancy",
+        "lambda v: discriminancy - v",
+        "missing term",
+        "a linear descent with a restoring term",
+    ),
+    Mutant(
+        f"{JOMA}.nonlinear.attention",
+        "lower.square() / temperature",
+        "lower.abs() / temperature",
+        "swapped function",
+        "attention softmax(|v| / T)",
+    ),
+    Mutant(
+        f"{JOMA}.nonlinear.rank_bounce",
+        "stable_rank(points)[None], ",
+        "",
+        "missing term",
+        "the stable rank without its value at the start",
+        "At the first time, 1e-7, V is a multiple of the critical points up to 1e-6: the same value.",
+    ),
+    Mutant(
+        f"{JOMA}.mixture.tanh_averages",
+        "torch.tanh(affinity[:, None] + width * _NODES)",
+        "torch.tanh(affinity[:, None] + _NODES)",
+        "dropped factor",
+        "tanh averages of unit width",
+    ),
+    Mutant(
+        f"{JOMA}.mixture.Mixture.terms",
+        "-self.spread / size",
+        "-self.spread",
+        "wrong normaliser",
+        "a drag that is not divided by the length of v",
+    ),
+    Mutant(f"{JOMA}.tree.Tree.mean_sign", "math.prod(self.rho)", "self.rho[0]", "dropped factor", "a mean sign of one edge"),
+    Mutant(
+        f"{JOMA}.tree.Tree.kinship",
+        "int(other).bit_length()",
+        "bin(int(other)).count('1')",
+        "swapped function",
+        "kinship by the number of differing digits",
+    ),
+    Mutant(
+        f"{JOMA}.tree.masked_leaf", "leaves[:, 1:].double()", "1 - leaves[:, 1:].double()", "flipped sign", "contexts of the absent leaves"
+    ),
+    Mutant(
+        f"{JOMA}.hierarchy.Hierarchy.activity",
+        "active[-1].float() @ composition",
+        "(active[-1].float() @ composition.roll(1, 0))",
+        "swapped function",
+        "the parts of the next latent",
+    ),
+    Mutant(
+        f"{JOMA}.joint.Layer.forward",
+        "last * copies.log()",
+        "last",
+        "wrong factor",
+        "entropy with the mass in the place of the logarithm of copies",
+    ),
+    Mutant(
+        f"{JOMA}.hierarchy.chance_recovery", "below**units", "below**(units // 2)", "dropped factor", "the chance level of half the units"
     ),
 )

@@ -23,7 +23,7 @@ def test_a_comparison_has_figures_by_name(compared, theories):
     shown = figures(compared, theories=theories)
     assert "timeline" in repr(shown)
     assert shown["timeline"] is shown["timeline"]  # drawn once
-    with pytest.raises(KeyError, match="there is no figure 'nothing'; there are: .*timeline"):
+    with pytest.raises(KeyError, match=r"there is no figure 'nothing'; there are: .*timeline"):
         shown["nothing"]
 
 

@@ -173,7 +173,12 @@ def as_mask(name: str, value: Any) -> Tensor:
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
-    """Converts a value to a tensor without changing its dtype, unless torch lacks it; errors contain ``name``."""
+    """Converts a tensor, a numpy array, a number or nested lists to a tensor ``[...]`` of the same dtype, unless torch lacks it.
+
+    Raises:
+        TypeError: the value has another type; the message contains ``name``.
+        ValueError: the lists are ragged, or unsigned integers are too large.
+    """
     if isinstance(value, Tensor):
         return value
     if isinstance(value, np.ndarray | np.generic | Real) or (isinstance(value, Iterable) and not isinstance(value, str | bytes | dict)):

@@ -1,6 +1,6 @@
 """Complete networks, their attention (:mod:`.attention`), and functions that load and save their weights (:mod:`.weights`).
 
-The networks are a ViT, a causal word decoder, the residual networks used with rate reduction, and the CRATE family: classifier, CRATE-alpha,
+The networks are a ViT, a causal word decoder, the residual networks for rate reduction, and the CRATE family: classifier, CRATE-alpha,
 masked autoencoder and language model, with the names and sizes of the released networks. CRATE blocks are in :mod:`.crate`.
 """
 

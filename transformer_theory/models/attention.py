@@ -37,6 +37,7 @@ Coordinates = Float[Tensor, "*batch n p"]
 # Up to these numbers of tokens, plain matrix products were measured to be faster on a CPU than torch's fused kernel.
 PLAIN_BFLOAT16_TOKENS = 1024  # limit in bfloat16, for which the kernel has no fast path
 PLAIN_TIED_TOKENS = 256  # limit in float32 and float64, with the weights stored for the backward pass
+TRANSPOSED_TOKENS = 128  # limit in bfloat16 of a sum with the transposed scores that copies them first
 
 
 # scores, masks and weights
@@ -308,5 +309,6 @@ class _TiedAttention(torch.autograd.Function):
         dO = dO.contiguous()
         dS = torch.ops.aten._softmax_backward_data(dO @ W.mT, P, -1, P.dtype)
         # W is both query and key, so the scores contribute dS W and dS^T W. Add first: one product instead of two.
-        symmetric = dS.mT.contiguous().add_(dS)
+        short = dS.dtype == torch.bfloat16 and dS.shape[-1] <= TRANSPOSED_TOKENS
+        symmetric = dS.mT.contiguous().add_(dS) if short else dS + dS.mT
         return torch.baddbmm(P.mT @ dO, symmetric, W, alpha=ctx.scale), None, None

@@ -214,13 +214,13 @@ class Probe:
         """Runs one forward pass of the model, and observes it if a measurement is due."""
         if self._running:  # the model calls itself
             return original(*args, **kwargs)
-        index, labels, step, self._targets = self._passes, self.labels, self.step, self.targets
+        index, labels, step, targets = self._passes, self.labels, self.step, self.targets
         self._passes += 1
         self.labels = self.targets = self.step = None
         if not self._together and index % self.every:
             return original(*args, **kwargs)
         labels = None if labels is None else as_tensor("labels", labels)
-        self._targets = None if self._targets is None else as_tensor("targets", self._targets)
+        self._targets = None if targets is None else as_tensor("targets", targets)
         inputs = first_tensor(args, kwargs)
         if labels is None and inputs is not None and _per_sequence(kwargs.get("labels"), len(inputs)):
             labels = kwargs["labels"]

@@ -19,6 +19,7 @@ _FRACTIONS = {"1/2": "½", "1/3": "⅓", "2/3": "⅔", "1/4": "¼", "3/4": "¾",
 _BINARY = set("+-−±·×⋅∘⊗⊙⊕∩∪∖:/")  # spaces around them unless they are signs; of these, / and · stay close
 _CLOSE = set("/·×⋅∘")
 _RELATIONS = set("=<>≤≥≈≡≠≪≫≲≳∼≃≅∝→←↔⇒⇐⇔↦∈∉⊂⊆⊃⊇⟶⟹↓↑⪯⪰≺≻∣⊥")
+_BEFORE_A_SIGN = {*_RELATIONS, *_BINARY, "(", "[", ",", "{"}  # after these a minus is a sign, not a difference
 
 
 @cache
@@ -82,9 +83,7 @@ def _row(parts: list[ElementTree.Element]) -> str:
         if part.tag != "mo":
             # An index that Unicode cannot lower must not run into the next symbol.
             text += f" {piece}" if piece[:1].isalnum() and re.search(r"[_^]\w+$", text) else piece
-        elif sign in _RELATIONS:
-            text = f"{text.rstrip()} {sign} "
-        elif sign in _BINARY - _CLOSE and text and text.rstrip()[-1:] not in (*_RELATIONS, *_BINARY, "(", "[", ",", "{"):
+        elif sign in _RELATIONS or (sign in _BINARY - _CLOSE and text and text.rstrip()[-1:] not in _BEFORE_A_SIGN):
             text = f"{text.rstrip()} {sign} "
         elif sign in (",", ";"):
             text = f"{text.rstrip()}{sign} "

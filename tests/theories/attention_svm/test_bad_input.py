@@ -200,3 +200,13 @@ def test_data_out_of_a_network_are_detached():
     assert not shared.finite.W.requires_grad
     assert torch.equal(next_token.finite_part(GRAPH, traced(EYE), IDS, NEXT), next_token.finite_part(GRAPH, EYE, IDS, NEXT))
     assert not replace(DATA, tokens=traced(X)).tokens.requires_grad
+
+
+def test_a_batch_is_named_before_anything_else():
+    """The message names the tokens, not the labels or W, whose shapes are right for a batch."""
+    drawn = cross_attention(inputs=3, tokens=4, dim=5, generator=torch.Generator().manual_seed(0), trials=2)
+    message = r"tokens must have shape \[n, T, d\], got \[2, 3, 4, 5\]; analyse one problem at a time"
+    with pytest.raises(ValueError, match=message):
+        analyse_head(drawn.tokens, drawn.query, torch.ones(5), torch.ones(2, 3), steps=(10,))
+    with pytest.raises(ValueError, match=message):
+        selection.first_step_condition(drawn)

@@ -5,11 +5,19 @@ from dataclasses import replace
 import pytest
 import torch
 
+from transformer_theory.core.errors import NotConverged
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories import attention_svm
-from transformer_theory.theories.attention_svm.claims import descent, graph, joint, paths, solutions, steps
+from transformer_theory.theories.attention_svm.claims import descent, factors, graph, joint, paths, solutions, steps
 from transformer_theory.theories.attention_svm.claims.common import limit_evidence
-from transformer_theory.theories.attention_svm.dynamics import JointInstance, JointTargets, factored_path, joint_targets, random_start
+from transformer_theory.theories.attention_svm.dynamics import (
+    JointInstance,
+    JointTargets,
+    factored_path,
+    joint_targets,
+    random_start,
+    regularisation_path,
+)
 from transformer_theory.theories.attention_svm.selection import locally_optimal
 
 
@@ -35,10 +43,11 @@ def test_a_large_distance_that_still_falls_is_inconclusive(before, after, done, 
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        (paths, "factored-direction"),
+        (factors, "factored-direction"),
         (graph, "graph-direction"),
         (joint, "joint-tight"),
         (steps, "mirror-descent"),
+        (descent, "global-direction"),
         (paths, "regularisation-path"),
     ],
 )
@@ -122,12 +131,44 @@ def test_sixteen_starts_find_the_minimum_that_six_miss():
         generator = torch.Generator().manual_seed(175)
         instance, _, nuclear = paths._draw(generator)
         path = factored_path(instance, paths.RADII, generator=generator, starts=starts, steps=paths.STEPS)
-        found.append((float(path.log_excess[-1]), paths._evidence(instance, path, nuclear, nuclear)))
+        found.append((float(path.log_excess[-1]), paths._evidence(instance, path, nuclear, nuclear, norm="nuc")))
     (loss_of_6, of_6), (loss_of_16, of_16) = found
     assert loss_of_16 < loss_of_6 - 0.1
     assert of_6.detail["log loss below that of the target"] > 0
     assert of_6.value > 0.05
     assert of_16.verdict == "consistent"
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_a_path_through_other_balls_violates_the_claim(factor):
+    """The direction is right, and the weights are half or twice as long as the radius."""
+    generator = torch.Generator().manual_seed(0)
+    instance, frobenius, _ = paths._draw(generator)
+    path = regularisation_path(instance, paths.RADII, generator=generator, starts=paths.STARTS, steps=paths.STEPS)
+    assert paths._evidence(instance, path, frobenius, frobenius, norm="fro").verdict == "consistent"
+    wrong = paths._evidence(instance, replace(path, W=factor * path.W), frobenius, frobenius, norm="fro")
+    assert wrong.verdict == "violated"
+    assert wrong.detail["error of the norm"] == pytest.approx(abs(factor - 1))
+
+
+@pytest.mark.parametrize("name", ["solvers-agree", "nuclear-solvers", "graph-direction", "graph-finite-part"])
+def test_a_feasible_problem_without_a_solution_violates_the_claims_about_solvers(name, monkeypatch):
+    def fails(constraints):
+        raise NotConverged("the residual must be small, got a large one")
+
+    monkeypatch.setattr(solutions, "nuclear_max_margin", fails)
+    monkeypatch.setattr(solutions, "frobenius_max_margin", fails)
+    monkeypatch.setattr(graph, "frobenius_max_margin", fails)
+    monkeypatch.setattr(graph, "finite_part", lambda *_: fails(None))
+    (claim,) = (claim for claim in attention_svm.THEORY.claims if claim.id == f"attention_svm/{name}")
+    assert claim.check(torch.Generator().manual_seed(0)).verdict == "violated"
+
+
+@pytest.mark.parametrize("of_best", [True, False])
+def test_the_first_step_selects_what_its_condition_says(of_best):
+    found = descent._first_steps(torch.Generator().manual_seed(3), of_best=of_best)
+    assert (found.verdict == "consistent") == of_best
+    assert 0.1 < found.detail["share with the condition"] < 0.99
 
 
 def test_in_few_dimensions_problems_are_infeasible_and_have_no_construction():

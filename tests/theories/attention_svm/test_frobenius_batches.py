@@ -8,7 +8,8 @@ from transformer_theory.core.errors import Infeasible, NotConverged
 from transformer_theory.theories.attention_svm import builders, solvers
 from transformer_theory.theories.attention_svm.constraint_set import Constraints, stack
 from transformer_theory.theories.attention_svm.problem import cross_attention
-from transformer_theory.theories.attention_svm.solvers import frobenius_batched
+from transformer_theory.theories.attention_svm.solvers import frobenius_batched, primal_interior
+from transformer_theory.theories.attention_svm.solvers.frobenius import solve_problem
 
 
 def drawn(n, T, d, *, trials, seed=0):
@@ -80,7 +81,7 @@ def test_a_failure_is_stored_with_the_batch(monkeypatch):
     def fail(*_, **__):
         raise AssertionError("the solver ran again")
 
-    monkeypatch.setattr(frobenius_batched, "frobenius_max_margin", fail)
+    monkeypatch.setattr(frobenius_batched, "solve_problem", fail)
     for b in (~batch.solved).nonzero().squeeze(-1).tolist():
         with pytest.raises(Infeasible) as caught:
             batch[b]
@@ -113,3 +114,50 @@ def test_the_wrong_number_of_problems_is_refused_with_the_right_function():
     nested = Constraints(c.difference[None], c.query[None])
     with pytest.raises(ValueError, match=r"got leading dimensions \[1, 4\]; flatten"):
         solvers.frobenius_max_margins(nested)
+
+
+# ---- more constraints than entries of W: steps on W itself
+
+
+@pytest.mark.parametrize(("n", "T", "d"), [(15, 5, 5), (6, 8, 5), (10, 10, 8), (5, 5, 3)])
+def test_only_infeasible_problems_are_solved_one_by_one(n, T, d, monkeypatch):
+    c, alone = drawn(n, T, d, trials=60), []
+
+    def count(constraints, problem, tol):
+        alone.append(problem)
+        return solve_problem(constraints, problem, tol)
+
+    monkeypatch.setattr(frobenius_batched, "solve_problem", count)
+    batch = solvers.frobenius_max_margins(c)
+    unsolved = (~batch.solved).nonzero().squeeze(-1).tolist()
+    assert set(unsolved) <= set(alone)
+    assert len(alone) <= len(unsolved) + 1
+    assert float(batch.kkt[batch.solved].max()) <= 1e-12
+
+
+def test_steps_on_w_take_padding_and_any_right_hand_sides(generator):
+    """Lengths from 1e-4 to 1e4, negative right-hand sides, duplicates, constraints that always hold, and a problem that W = 0 solves."""
+    problems = []
+    for number in range(8):
+        m = 40 + 3 * number
+        target = torch.randn(5, 5, generator=generator, dtype=torch.float64)
+        difference, query = torch.randn(2, m, 5, generator=generator, dtype=torch.float64)
+        difference = difference * 10 ** (8 * torch.rand(m, 1, generator=generator, dtype=torch.float64) - 4)
+        margins = ((difference @ target) * query).sum(-1)
+        rhs = margins - margins.abs() * torch.rand(m, generator=generator, dtype=torch.float64)
+        difference[1], query[1], rhs[1] = difference[0], query[0], rhs[0]
+        problems.append(Constraints(difference, query, rhs=-rhs.abs() if number == 3 else rhs))
+    batch = solvers.frobenius_max_margins(stack(problems))
+    assert batch.solved.all()
+    assert not batch.W[3].any()
+    for b, c in enumerate(problems):
+        one = solvers.frobenius_max_margin(c)
+        assert_close(batch.W[b], one.W, rtol=0, atol=1e-11 * max(one.norm, 1e-300))
+
+
+def test_an_interior_point_gives_up_problems_whose_w_is_certainly_long():
+    """Two opposite constraints: w >= 1 and -w >= 1. The bound on the norm ends the iteration long before the largest number of rounds."""
+    rows = torch.tensor([[[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]]], dtype=torch.float64).numpy()
+    rhs = torch.ones(1, 3, dtype=torch.float64).numpy()
+    _, finished = primal_interior._interior_point(rows, rhs, primal_interior._start(rows, rhs), 1e-6)
+    assert not finished.any()

@@ -5,12 +5,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from transformer_theory.core.measurement import Measurement, Table
 from transformer_theory.core.plotting import COLOURS, axes
 from transformer_theory.core.result import Result
+from transformer_theory.data.two_objects import two_objects
 from transformer_theory.models import crate as blocks
 from transformer_theory.theories import crate
 from transformer_theory.theories.crate import networks
-from transformer_theory.theories.crate.figures import departures, emergence, variants
+from transformer_theory.theories.crate.figures import departures, emergence, layers, variants
 from transformer_theory.theories.crate.figures.unrolled import gap_panel
 from transformer_theory.theories.crate.layer_curves import compression_layers
 from transformer_theory.theories.crate.sparse_coding import optimal_code, signed_dictionary
@@ -121,20 +123,66 @@ def test_a_curve_that_is_cut_off_is_labelled():
         assert len([text for text in ax.texts if "rounding" in text.get_text()]) == labels
 
 
-def test_no_marker_of_emergence_lies_on_the_edge():
+def emergence_arrays():
     rng = np.random.default_rng(0)
-    arrays = {f"crate/emergence/{kind}": rng.random((2, 3, 3)) for kind in emergence.MAPS}
+    arrays = {f"crate/emergence/{kind}": rng.random((2, len(rules), 3, 3)) for kind, rules in emergence.MAPS.items()}
     for name in emergence.NETWORKS:
         arrays |= {
             f"crate/emergence/{name}/images": rng.random((3, 3, 8, 8)),
             f"crate/emergence/{name}/attention": rng.random((3, 4, 4, 4)),
             f"crate/emergence/{name}/components": rng.random((3, 3, 4, 4)),
         }
+    return arrays
+
+
+def test_no_marker_of_emergence_lies_on_the_edge():
+    arrays = emergence_arrays()
     figure = emergence.Emergence.quick().plot(Result("crate.emergence", arrays=arrays))
     panels = [ax for ax in figure.axes if ax.get_title(loc="left").startswith("IoU")]
     largest = max(arrays[f"crate/emergence/{kind}"].max() for kind in emergence.MAPS)
     assert len(panels) == 2
-    assert all(ax.get_xlim()[1] > 1.05 * largest for ax in panels)
+    assert all(ax.get_ylim()[1] > 1.05 * largest for ax in panels)
+
+
+def test_every_rule_of_emergence_selects_its_share_and_has_both_chance_levels():
+    data = two_objects(12, generator=generator())
+    model = networks.crate(data.data, seed=0, dim=16, depth=1)
+    selections = emergence._selections(model, data)
+    assert {kind: tuple(rules) for kind, rules in selections.items()} == emergence.MAPS
+    maps = crate.class_attention(model, data.data.tokens)
+    for cut, rule in zip(emergence.CUTS, emergence.RULES):
+        chosen = selections["attention of the class token"][rule]
+        held = (maps * chosen).sum(-1) / maps.sum(-1)
+        assert bool((held >= cut).all())
+        assert bool((chosen.sum(-1) <= (maps.shape[-1] * cut) + 1).all())  # never more than as many average patches
+    assert selections["attention of the class token"][emergence.EXCESS].shape[1] == 2 * maps.shape[1]
+
+
+def accuracy_row(model, value, p):
+    return Measurement("crate", "figure", layers.ACCURACY, value, model=model, p=p, side=">=")
+
+
+def test_a_network_at_chance_is_named_in_the_caption_and_has_no_verdict(data):
+    assert networks.guessing_p([0.1], data.test) > 0.4
+    assert networks.guessing_p([0.16], data.test) < 1e-3  # 58 of 360 where 36 are expected
+    assert networks.guessing_p([0.12], data.test) > networks.GUESSING > networks.guessing_p([0.12] * 10, data.test)
+    table = Table([accuracy_row("ViT", 0.95, 1e-99), accuracy_row("CRATE (paper form)", 0.1, 0.6)])
+    note = networks.chance_note(Result("crate.layers", table=table), layers.ACCURACY)
+    assert "CRATE (paper form) (0.10)" in note
+    assert "ViT" not in note
+    assert not networks.chance_note(Result("crate.layers", table=table[:1]), layers.ACCURACY)
+    many = Table([accuracy_row(name, 0.1, 0.5) for name in "abcd"])
+    assert networks.chance_note(Result("crate.variants", table=many), layers.ACCURACY).endswith(": 4 of 4 networks.")
+
+
+def test_layers_judge_only_networks_that_learnt():
+    experiment = layers.Layers.quick()
+    curves = {quantity: np.full((1, 2, 2), 0.5) for quantity in (layers.INPUT, layers.BEFORE, layers.AFTER, layers.NONZEROS)}
+    for learnt in (True, False):
+        rows = [row for row in experiment._curves("CRATE (released form)", curves, learnt=learnt) if row.threshold is not None]
+        assert rows
+        assert all((row.verdict is not None) == learnt for row in rows)
+        assert all((row.note == "") == learnt for row in rows)
 
 
 def test_the_growth_in_attention_is_the_plain_ratio_of_rates(data):

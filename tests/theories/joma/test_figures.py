@@ -1,6 +1,25 @@
 """The statements about the figures of JoMA, checked at the published settings."""
 
-from transformer_theory.theories.joma.figures import invariant, lower_layer
+import pytest
+
+from transformer_theory.theories.joma.figures import hierarchy, invariant, linear_orbit, lower_layer, relatives, text_depth, two_phases
+
+CORNERS = (
+    lower_layer.LowerLayer(units=60, seeds=1),
+    lower_layer.LowerLayer(scale=2, seeds=1),
+    lower_layer.LowerLayer(units=500, tokens=2, scale=3, until=1e5, seeds=1),
+    lower_layer.LowerLayer(units=2, tokens=2, scale=1e-6, until=1, seeds=2),
+    two_phases.TwoPhases(steps=10, temperature=0.1, rate=1, start=1, until=1e5),
+    two_phases.TwoPhases(steps=10, temperature=100, rate=1e-6, start=0, until=2),
+    linear_orbit.LinearOrbit(discriminancy=(1e3, -1e3, 0.0, 1e-300), end=1e-12),
+    linear_orbit.LinearOrbit(discriminancy=(5.0,), end=0.999999),
+    relatives.Relatives(rho=0.01, levels=8, rate=1e-6, draws=1000, samples=200, steps=10, seeds=1),
+    relatives.Relatives(rho=0.99, levels=2, rate=10, draws=1000, samples=200, steps=10, seeds=1),
+    invariant.Invariant(steps=10, rate=10, temperature=0.1, scale=1, seeds=1),
+    invariant.Invariant(steps=10, rate=1e-6, temperature=100, scale=1e-6, seeds=1),
+    hierarchy.HierarchyLearning(steps=2, rate=1, decay=1, dim=4, seeds=1, settings=1),
+    text_depth.TextDepth(layers=(1,), rates=(1.0,), steps=1, words=10, dim=2, measurements=1, windows=1, seeds=1),
+)
 
 
 def test_the_correlation_hides_what_the_error_shows(unchecked):
@@ -18,6 +37,38 @@ def test_the_correlation_hides_what_the_error_shows(unchecked):
     assert judged.select(setting="Gaussian contexts, one draw", step=100).one().verdict == "consistent"
     # Attention has moved .08 of its mass only, but the second moment does not factorise.
     assert judged.select(setting="random contexts, one draw", step=1000).one().verdict == "not covered"
+
+
+@pytest.mark.parametrize("experiment", CORNERS, ids=lambda experiment: experiment.name)
+def test_settings_work_at_the_ends_of_their_ranges(unchecked, experiment):
+    result = experiment.run()
+    assert result.table
+    assert all(row.value is not None or row.reason for row in result.table)
+    experiment.plot(result)
+
+
+def test_legends_cover_no_points_and_colours_have_a_bar(unchecked):
+    experiment = invariant.Invariant.quick()
+    assert all(ax.get_legend() is None for ax in experiment.plot(experiment.run()).axes)
+    experiment = lower_layer.LowerLayer.quick()
+    assert experiment.plot(experiment.run()).axes[-1].get_ylabel() == "V / largest entry"
+
+
+def test_released_entropies_are_predictions_only_for_their_vocabulary(unchecked):
+    for (_, layers), numbers in text_depth.RELEASED.items():
+        assert len(numbers.lowest) == len(numbers.final) == layers
+        # uniform causal attention over 35 words has the entropy log(35!) / 35 = 2.634
+        assert all(0 <= low <= end < 2.634 for low, end in zip(numbers.lowest, numbers.final))
+    sizes = {"steps": 2, "measurements": 2, "windows": 2, "words": 30, "dim": 4, "seeds": 2}
+    result = text_depth.TextDepth(layers=(1,), rates=(1e-3,), **sizes).run()
+    assert not any(row.predicted for row in result.table)
+    row = result.select(quantity=text_depth.LOWEST).one()
+    assert "1.65" in row.note
+    assert row.n == 2
+    assert row.interval[0] < row.value < row.interval[1]
+    rank = result.select(quantity=text_depth.RANK_FINAL).one()
+    assert 1 <= rank.value <= 4
+    assert result.arrays["joma/text/entropy/0.001/1"].shape == (2, 3, 1)
 
 
 def test_the_stable_rank_falls_and_comes_back(unchecked):

@@ -8,7 +8,14 @@ import torch
 from torch.testing import assert_close
 
 from transformer_theory.models.embedding import build
-from transformer_theory.theories.joma.hierarchy import Hierarchy, random_hierarchy, recovery, shuffled_recovery, uncentred_recovery
+from transformer_theory.theories.joma.hierarchy import (
+    Hierarchy,
+    chance_recovery,
+    random_hierarchy,
+    recovery,
+    shuffled_recovery,
+    uncentred_recovery,
+)
 from transformer_theory.theories.joma.joint import Layer, Stack, fit_stack
 
 SMALL = Hierarchy((torch.tensor([[0, 3], [1, 2], [2, 4]]), torch.tensor([[0, 1], [1, 2]])), vocabulary=6)
@@ -64,8 +71,8 @@ def test_computing_the_padding_once_is_exact():
     assert traces[0].hidden.shape[1] == 4  # one padding, then what differs
     assert_close(logits_again, logits)
     for layer, h, entropy in zip(traces, hidden, entropies):
-        assert_close(layer.hidden.amax(1), h)
-        assert_close(layer.entropy, entropy)
+        assert_close(layer.hidden.amax(1), h, rtol=1e-12, atol=1e-12)
+        assert_close(layer.entropy, entropy, rtol=1e-12, atol=1e-12)
     unpadded = torch.tensor([[1, 2, 3], [4, 5, 6]])
     assert_close(model(unpadded), plain_stack(model, unpadded)[0])
 
@@ -94,6 +101,10 @@ def test_the_largest_of_many_correlations_is_large_by_chance(generator):
     null = shuffled_recovery(units, activity, generator=generator, draws=30)
     assert null.shape == (30,)
     assert 0.61 < float(null.mean()) < 0.64
+    assert chance_recovery(400, 20) == pytest.approx(float(null.mean()), abs=0.015)
+    assert chance_recovery(1, 20) == pytest.approx(0, abs=1e-6)
+    with pytest.raises(ValueError, match="at least 1 unit and 3 classes, got 0 and 2"):
+        chance_recovery(0, 2)
 
 
 def test_the_curves_of_a_training(generator):

@@ -7,7 +7,7 @@ import torch
 
 from transformer_theory.core.metric import Activations
 from transformer_theory.maths.linalg import stable_rank
-from transformer_theory.theories.joma.in_networks import IN_NETWORKS, LOWER_RANK, REBOUND, JointDynamics, gaussian_rank
+from transformer_theory.theories.joma.in_networks import IN_NETWORKS, LOWER_RANK, RANK_NOTE, REBOUND, REBOUND_NOTE, JointDynamics, gaussian_rank
 
 SHARP, FLAT = torch.eye(4).expand(2, 1, 4, 4), torch.full((2, 1, 4, 4), 0.25)
 
@@ -38,6 +38,7 @@ def test_the_rebound_is_measured_from_the_smallest_entropy():
     half = -(0.625 * math.log(0.625) + 3 * 0.125 * math.log(0.125))
     assert values == pytest.approx([0, 0, half, math.log(4)], abs=1e-6)
     assert (row.unit, row.layer, row.head, row.kind) == ("nats", 0, 0, "in network")
+    assert (row.null, row.note) == (None, REBOUND_NOTE)
 
 
 def test_merged_and_restored_states_are_those_of_all_batches():
@@ -76,6 +77,7 @@ def test_the_lower_layer_is_the_matrix_after_the_attention():
     assert row.side == IN_NETWORKS.side == "<="
     assert row.value == pytest.approx(float(stable_rank(network.mlp.weight.detach().double())))
     assert row.null.draws == (gaussian_rank(16, 4),)
+    assert row.note == RANK_NOTE
 
 
 @pytest.mark.parametrize(("shape", "draws"), [((64, 64), 60), ((16, 64), 200), ((256, 64), 20), ((400, 128), 10), ((16, 4), 400)])

@@ -77,6 +77,13 @@ def test_the_softmax_invariant_has_a_null(unchecked):  # shapes were checked
         assert row.scope == "any data"
 
 
+def test_the_length_of_the_flow_is_an_argument(unchecked):
+    short, long = (joma.analyse(*words(), steps=steps) for steps in (5, 40))
+    assert (short.settings, short.arrays["joma/times"][-1]) == ({"steps": 5, "seed": 0}, 2.5)
+    assert long.arrays["joma/times"][-1] == 20
+    assert np.abs(long.arrays["joma/true"][-1, 0]).max() > np.abs(short.arrays["joma/true"][-1, 0]).max()
+
+
 def test_contexts_of_one_token_leave_softmax_attention_no_choice():
     result = joma.analyse(*words(length=1))
     row = result.select(quantity=on_data.SOFTMAX_ERROR).one()
@@ -180,6 +187,7 @@ def test_the_error_of_the_factorisation():
         ({"next_ids": torch.zeros(59, dtype=torch.long)}, "next_ids must have one entry for each of the 60 sequences, got 59"),
         ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
         ({"seed": True}, "seed must be an integer"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
     ],
 )
 def test_bad_sequences_are_named(unchecked, change, message):

@@ -96,6 +96,45 @@ def test_log_remaining_agrees_with_quadrature(time):
         assert result == pytest.approx(wanted, rel=4e-3)
 
 
+@pytest.mark.parametrize("mu", [1e-3, -3.0, 9.6, 12.0, 37.0])
+def test_the_time_of_log_remaining_is_met_over_the_whole_range(mu):
+    """t(s) by mpmath in steps of the exponent agrees with the time; beyond s = 60 the integrand is constant to 1e-22."""
+    times = torch.tensor([1e-9, 0.01, 1.0, 1e5], dtype=torch.float64)
+    logs = nonlinear.log_remaining(torch.tensor([mu], dtype=torch.float64), times)[:, 0]
+    with mpmath.workdps(20):
+        roots = [mpmath.sqrt(3 * k) / abs(mu) for k in range(31)]
+        edges = sorted({-mpmath.log1p(-root) for root in roots if root < 1} | {*range(0, 12, 2), 20, 60})
+        for time, log in zip(times.tolist(), logs.tolist()):
+            s = mpmath.mpf(-log)
+            inner = [edge for edge in edges if edge < min(s, 60)] + [min(s, mpmath.mpf(60))]
+            passed = mpmath.quad(lambda u: mpmath.exp(-((mu * mpmath.expm1(-u)) ** 2) / 2), inner, method="gauss-legendre", maxdegree=4)
+            passed += max(s - 60, 0) * mpmath.exp(-mpmath.mpf(mu) ** 2 / 2)
+            assert float(passed / time) == pytest.approx(1, rel=0, abs=2e-13)
+
+
+def test_log_remaining_agrees_with_an_integrator():
+    mu = torch.tensor([0.5, 2.0, 4.5], dtype=torch.float64)
+    times = torch.tensor([0.0, 0.1, 0.5, 2.0], dtype=torch.float64)
+    squares, options = mu.square().numpy(), {"method": "DOP853", "rtol": 1e-12, "atol": 1e-13}
+    other = solve_ivp(lambda _, s: -np.exp(squares * np.expm1(s) ** 2 / 2), (0, 2), np.zeros(3), t_eval=times.numpy(), **options)
+    assert_close(nonlinear.log_remaining(mu, times), torch.from_numpy(other.y.T.copy()), rtol=1e-9, atol=1e-11)
+
+
+def test_beyond_floating_point_nothing_remains():
+    logs = nonlinear.log_remaining(torch.tensor([60.0, 1e200], dtype=torch.float64), torch.tensor([1e-3, 1.0], dtype=torch.float64))
+    assert math.isfinite(float(logs[0, 0]))
+    assert bool((logs[1] == -math.inf).all())
+    points = torch.full((2, 3), 50.0, dtype=torch.float64)
+    assert_close(nonlinear_layer(points, torch.tensor([1.0], dtype=torch.float64))[0], points)
+
+
+def test_small_discriminancies_keep_their_digits():
+    delta = torch.tensor([1.0, 1e-300, -1e-14], dtype=torch.float64)
+    v = orbit.orbit(delta, torch.tensor([0.5], dtype=torch.float64))[0]
+    expected = delta[1:] * 0.5 * orbit.blow_up_time(delta)  # v = Delta t to first order
+    assert_close(v[1:], expected, rtol=1e-13, atol=0)
+
+
 def test_ratios_tend_to_their_limit():
     mu = torch.tensor(two_phases.RATIO_MU, dtype=torch.float64)
     times = torch.tensor([10.0, 100.0, 1000.0, 10000.0], dtype=torch.float64)

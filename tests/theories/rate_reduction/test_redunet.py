@@ -236,7 +236,7 @@ def test_samples_of_another_kind_are_refused_by_every_method(unchecked):
     trainable = rate_reduction.TrainableReduNet(built)
     methods = (built.transform, built.predict, built.predict_balanced, built.probabilities, built.distances, trainable, trainable.transform)
     for method in methods:
-        with pytest.raises(ValueError, match="must share a dtype, got torch.float32 and torch.float64"):
+        with pytest.raises(ValueError, match=r"must share a dtype, got torch\.float32 and torch\.float64"):
             method(X.float())
         with pytest.raises(ValueError, match=r"features must have shape \[n, 4\] as in training, got \[6, 3\]"):
             method(X[:, :3])

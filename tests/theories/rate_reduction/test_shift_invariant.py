@@ -203,7 +203,7 @@ def test_samples_of_another_kind_are_refused_by_every_method(unchecked):
     samples = normal(6, 2, 5)
     net = rate_reduction.construct_shift_invariant(samples, torch.arange(6) % 2, layers=2, **SETTINGS)
     for method in (net.transform, net.predict, net.predict_balanced, net.probabilities, net.distances):
-        with pytest.raises(ValueError, match="must share a dtype, got torch.float32 and torch.float64"):
+        with pytest.raises(ValueError, match=r"must share a dtype, got torch\.float32 and torch\.float64"):
             method(samples.float())
         with pytest.raises(ValueError, match=r"samples must have shape \[n, 2, 5\] as in training, got \[6, 1, 5\]"):
             method(samples[:, :1])

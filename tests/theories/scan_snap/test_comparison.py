@@ -14,6 +14,7 @@ from transformer_theory import scan_snap
 from transformer_theory.theories.scan_snap import closed_form, exact_flow
 from transformer_theory.theories.scan_snap import predictions as predictions_module
 from transformer_theory.theories.scan_snap.comparison import chance_level, correlate, rank_correlation
+from transformer_theory.theories.scan_snap.on_data import ON_DATA, comparison_rows
 from transformer_theory.theories.scan_snap.predictions import half_way_step, predictions
 from transformer_theory.theories.scan_snap.query_data import QueryData, distinctness, select_query, token_groups
 
@@ -33,6 +34,62 @@ def test_held_out_sequences_are_others_of_the_same_classes(generator):
     both = torch.cat([selected.counted.counts, selected.held_out.counts])
     whole = scan_snap.count_sequences(ids, query, following, 1000)
     assert sorted(both.tolist()) == sorted(whole.counts.tolist())  # nothing twice, nothing lost
+
+
+def test_every_class_has_a_held_out_sequence(generator):
+    """Classes of two and three sequences too: 30 %, rounded down, but at least one."""
+    following = torch.tensor([1] * 2 + [2] * 3 + [3] * 10)
+    ids = torch.randint(6, (15, 4), generator=generator)
+    selected = select_query(ids, torch.full((15,), 9), following, query_id=9, vocab_size=10, max_classes=20, generator=generator)
+    assert isinstance(selected, QueryData)
+    assert torch.bincount(selected.counted.target).tolist() == [1, 2, 7]
+    assert selected.held_out is not None
+    assert torch.bincount(selected.held_out.target).tolist() == [1, 1, 3]
+
+
+def test_words_are_printed_in_the_place_of_ids():
+    tokens = ideal_sequences(n=60, context=50, generator=torch.Generator().manual_seed(0))
+    arrays = (tokens.ids[:, :-1], tokens.ids[:, -1], tokens.next_id)
+    words = [f"word{k}" for k in range(1000)]
+    text = str(scan_snap.analyse(*arrays, vocab_size=1000, steps=5, words=words))
+    assert "query 'word500': 60 of 60 sequences" in text
+    assert "tokens by measured gain, 5 steps: 'word" in text
+    plain = str(scan_snap.analyse(*arrays, vocab_size=1000, steps=5))
+    assert "query 500: 60 of 60" in plain
+    skipped = str(scan_snap.analyse(arrays[0], arrays[1], torch.zeros(60, dtype=torch.long), vocab_size=1000, words=words))
+    assert "query 'word500'" in skipped
+    with pytest.raises(ValueError, match="words must hold a word for each of the 1000 ids, got 3"):
+        scan_snap.analyse(*arrays, vocab_size=1000, words=words[:3])
+
+
+def test_random_next_tokens_are_learnt_by_heart_but_not_in_held_out_sequences(unchecked):
+    """Distinctness in the learnt sequences passes its threshold on noise: descent learns by heart what is distinct by chance."""
+    held_out = learnt = 0
+    for seed in range(6):
+        generator = torch.Generator().manual_seed(seed)
+        ids = torch.randint(30, (120, 20), generator=generator)
+        following = torch.randint(4, (120,), generator=generator)
+        (found,) = scan_snap.analyse(ids, torch.full((120,), 30), following, steps=100, seed=seed).comparisons
+        assert found.by_held_out is not None
+        held_out += found.by_held_out.value >= found.by_held_out.threshold
+        learnt += found.by_distinctness.value >= found.by_distinctness.threshold
+        assert "held-out" in ON_DATA.headline
+        rows = {row.quantity: row for row in comparison_rows(found)}
+        assert rows[ON_DATA.headline].value == found.by_held_out.value
+        assert rows[ON_DATA.headline].split == "validation"
+    assert learnt >= 4
+    assert held_out <= 1
+
+
+def test_a_comparison_without_held_out_tokens_has_a_reason():
+    tokens = ideal_sequences(n=60, context=50, generator=torch.Generator().manual_seed(0))
+    (found,) = scan_snap.analyse(tokens.ids[:, :-1], tokens.ids[:, -1], tokens.next_id, vocab_size=1000, steps=5).comparisons
+    bare = replace(found, by_held_out=None)
+    headline = next(row for row in comparison_rows(bare) if row.quantity == ON_DATA.headline)
+    assert headline.value is None
+    assert "fewer than two" in headline.reason
+    assert bare.verdict == "inconclusive"
+    assert "undefined" in str(bare)
 
 
 def test_distinctness_by_hand():

@@ -36,6 +36,7 @@ PAIRS = (
     (symmetric_lemma4_flow, lemma4_flow),
 )
 WEIGHTS = torch.linspace(0.1, 1, 10, dtype=torch.float64)
+EQUAL = with_overlap(3, vocab_size=9, weights=torch.tensor([1.0, 2.0], dtype=torch.float64), overlap=0.1)
 
 
 def tensor(*values) -> torch.Tensor:
@@ -139,6 +140,31 @@ def test_stiff_flows_end_with_an_error(monkeypatch):
         integrate(lambda s, y: -1e12 * (y - 1), 1, tensor(1e12).numpy(), measured=slice(None), scale=1.0, tolerance=1e-8, method="DOP853")
 
 
+@pytest.mark.parametrize("vocab_size", [10**6, 10**9, 10**12])
+def test_logits_of_the_order_of_one_over_m_are_resolved(vocab_size: int):
+    """Where M >> K the exact flow moves attention by about 1/M, and its rate cancels unless the common part of the decoder is separate."""
+    family = with_overlap(2, vocab_size=vocab_size, weights=WEIGHTS, overlap=0.1)
+    t = tensor(55.0, 1e6)
+    rates = {"eta_y": 1.0, "eta_z": 1.0}
+    usual, sharp = (symmetric_exact_flow(family, t, **rates, tolerance=tolerance) for tolerance in (1e-8, 1e-12))
+    assert_close(usual.common, sharp.common, rtol=1e-6, atol=0)
+    assert usual.error < 1e-5 * float(usual.common.abs().max())
+    full = exact_flow(family.written_out(), t, **rates).logits[:, :, :1]
+    assert_close(full[..., 0], sharp.common, rtol=2e-4, atol=0)
+    assert bool((sharp.common < 0).all())
+
+
+def test_the_exact_flow_scales_as_one_over_m():
+    """z M does not depend on M where M >> K, for a fixed time before t0'."""
+    scaled = [
+        vocab_size * float(symmetric_exact_flow(with_overlap(2, vocab_size=vocab_size, weights=WEIGHTS, overlap=0.1), tensor(5.0),
+                                                eta_y=1.0, eta_z=1.0).common[0, 0])
+        for vocab_size in (10**9, 10**12)
+    ]  # fmt: skip
+    assert scaled[0] == pytest.approx(scaled[1], rel=1e-6)
+    assert scaled[0] < -0.1
+
+
 @pytest.mark.parametrize("flow", [exact_flow, lemma4_flow])
 def test_only_the_ratio_of_the_rates_matters(flow):
     classes = one_common(2, 100, 0.2)
@@ -232,14 +258,22 @@ def test_the_conserved_form_for_a_thousand_classes():
 # ---- the exact flow where every token follows
 
 
-@pytest.mark.parametrize(("classes", "overlap", "error"), [(50, 0.0033, 0.003), (10, 0.0213, 0.012), (10, 0.33, 0.02), (3, 0.1, 0.04)])
-def test_the_law_of_the_exact_flow(classes: int, overlap: float, error: float):
+@pytest.mark.parametrize(
+    ("classes", "overlap", "eta_z", "error"),
+    [(50, 0.0033, 0.01, 0.003), (10, 0.0213, 0.01, 0.012), (10, 0.33, 0.01, 0.0364), (10, 0.33, 1.0, 0.1634), (3, 0.1, 0.01, 0.04)],
+)
+def test_the_law_of_the_exact_flow(classes: int, overlap: float, eta_z: float, error: float):
+    """The error is largest within a decade of t = K: for ten classes, overlap .33 and equal rates .1634 at t = 1.41 K."""
     family = with_overlap(classes, vocab_size=classes, weights=WEIGHTS, overlap=overlap)
-    t = classes * torch.logspace(-1, 90, 14, dtype=torch.float64)
-    rates = {"eta_y": 1.0, "eta_z": 0.01}
+    t = classes * torch.cat([torch.logspace(-1, 2, 301, dtype=torch.float64), torch.logspace(3, 90, 14, dtype=torch.float64)])
+    rates = {"eta_y": 1.0, "eta_z": eta_z}
     z = symmetric_exact_flow(family, t, **rates).common[:, 0]
     law = closed_form.exact_common_logit(t, classes=classes, overlap=overlap, **rates)
     assert_close(law, z, rtol=error, atol=0)
+    if overlap == 0.33:
+        worst = int((law / z - 1).abs().argmax())
+        assert float((law / z - 1).abs()[worst]) == pytest.approx(error, abs=2e-4)
+        assert 1 < float(t[worst]) / classes < 10
     theorem = -closed_form.B(t, classes=classes, vocab_size=classes, overlap=overlap, **rates)
     assert float(((theorem / z) - 1).abs().max()) > 0.45
 
@@ -268,6 +302,31 @@ def test_the_second_common_token_grows_in_all_flows():
     for flow in (exact_flow, modified_flow, lemma4_flow):
         move = flow(counterexample(), tensor(1e3), eta_y=1.0, eta_z=0.05).logits[-1, 0]
         assert float(move[1]) > 0 > float(move[0])
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: exact_flow(one_common(2, 50, 0.2), 1.0, eta_y=1.0, eta_z=0.1), ValueError, r"times must be a vector \[t\], got \[\]"),
+        (lambda: symmetric_exact_flow(EQUAL, [[1.0]], eta_y=1.0, eta_z=0.1), ValueError, r"times must be a vector \[t\], got \[1, 1\]"),
+        (lambda: exact_flow(EQUAL, [1.0], eta_y=1.0, eta_z=0.1), TypeError, "SequenceClasses, got SymmetricClasses"),
+        (lambda: symmetric_exact_flow(one_common(2, 50, 0.2), [1.0], eta_y=1.0, eta_z=0.1), TypeError, "got SequenceClasses"),
+        (lambda: with_overlap(3, vocab_size=9, weights=[[1.0]], overlap=0.1), ValueError, r"weights must be a vector .* \[1, 1\]"),
+        (lambda: with_overlap(3, vocab_size="9", weights=[1.0], overlap=0.1), TypeError, "vocab_size must be an integer"),
+        (lambda: single_common([1.0, 2.0], 0.2, vocab_size=9), ValueError, r"weights must have shape \[K, D\]"),
+        (lambda: exact_flow(one_common(2, 50, 0.2), [1.0], eta_y=1.0, eta_z=0.1, tolerance="x"), TypeError, "tolerance must be a number"),
+    ],
+)
+def test_wrong_types_and_shapes_are_named(make, error, message: str, unchecked):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_lists_and_numbers_are_accepted(unchecked):
+    family = with_overlap(3, vocab_size=9, weights=[1.0, 2.0], overlap=0.1)
+    assert_close(family.distinct, EQUAL.distinct)
+    assert exact_flow(one_common(2, 50, 0.2), times=[1.0, 2.0], eta_y=1.0, eta_z=0.1).logits.shape[0] == 2
+    assert closed_form.B(1.0, classes=2, vocab_size=9, eta_y=1.0, eta_z=1.0, overlap=0.1).shape == ()
 
 
 @pytest.mark.parametrize(

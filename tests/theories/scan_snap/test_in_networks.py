@@ -117,3 +117,18 @@ def test_memory_carries_the_previous_map_to_another_metric(generator):
     second.remember(first.memory())
     second.update(activations(weights))
     assert [row.value for row in by_head(second, OVERLAP).values()] == pytest.approx([1.0, 1.0])
+
+
+def test_unrelated_causal_heads_do_not_overlap(generator):
+    """The mask's own shape is not a direction: minus uniform attention over all keys, these two heads overlap by more than 0.8."""
+    T = 32
+    causal = torch.ones(T, T, dtype=torch.bool).tril()
+    scores = 0.5 * torch.randn(1, 2, T, T, generator=generator, dtype=torch.float64)
+    weights = torch.softmax(scores.masked_fill(~causal, -torch.inf), dim=-1)
+    metric = ScanAndSnap()
+    for _ in range(2):
+        metric.reset()
+        metric.update(activations(weights, mask=causal[None, None]))
+    for row in by_head(metric, OVERLAP).values():
+        assert row.value == pytest.approx(1.0)
+        assert abs(row.null.mean) < 0.15

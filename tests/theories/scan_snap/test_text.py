@@ -23,9 +23,7 @@ from transformer_theory.theories.scan_snap.attended_words import (
     count_continuations,
 )
 from transformer_theory.theories.scan_snap.figures.text_attention import TextAttention
-from transformer_theory.theories.scan_snap.figures.text_depth import TextDepth
 from transformer_theory.theories.scan_snap.figures.text_rates import TextRates
-from transformer_theory.theories.scan_snap.published import TEXT_ENTROPY
 from transformer_theory.theories.scan_snap.text_runs import Phases, phases, shuffled, texts, train_and_measure
 
 V, CONTEXT = 7, 5
@@ -195,13 +193,6 @@ def test_phases_of_known_curves():
     assert phases([0, 5, 10], [1.0, 1.0]) == Phases(None, None), "attention that never moved neither scans nor snaps"
 
 
-def test_released_numbers_are_entropies():
-    for (_, layers), numbers in TEXT_ENTROPY.items():
-        assert len(numbers.lowest) == len(numbers.final) == layers
-        # uniform causal attention over 35 words has the entropy log(35!) / 35 = 2.634
-        assert all(0 <= low <= end < 2.634 for low, end in zip(numbers.lowest, numbers.final))
-
-
 RUN = {"text": "", "held_out": "", "words": 60, "depth": 1, "rate": 1.0, "steps": 6, "measured": (0, 3, 6), "seed": 0}
 SMALL = {"dim": 8, "batch": 4, "length": 10, "windows": 5}
 
@@ -240,13 +231,7 @@ def test_a_users_own_text(tmp_path):
     assert int(held_out.ids[-1]) == 0
 
 
-def test_released_numbers_are_predictions_only_for_the_vocabulary_of_the_paper():
-    rows = TextDepth(layers=(1,), rates=(1e-3,), steps=2, measurements=2, windows=2, words=30, dim=4).run().table
-    assert not any(row.predicted for row in rows)
-    assert any("1.65" in row.note for row in rows)
-
-
-@pytest.mark.parametrize("kind", [TextAttention, TextDepth, TextRates])
+@pytest.mark.parametrize("kind", [TextAttention, TextRates])
 def test_settings_are_bounded(kind):
     with pytest.raises(ValueError, match="steps"):
         kind(steps=0)

@@ -143,12 +143,48 @@ def test_counts_by_halving_have_the_multinomial_law(context: int):
 
 def test_the_guide_table_agrees_with_the_distribution_function():
     source = Multinomial(np.array([[0.3, 0.7]]), 20)
+    source.draw(np.zeros(1, dtype=int), np.random.default_rng(0))
     cells = 2**BITS
     named = source.guide.reshape(len(source.p), 21, cells)[int(np.searchsorted(source.p, 0.3)), 20]
     exact = binom.ppf(np.array([np.arange(cells) + 1e-9, np.arange(1, cells + 1) - 1e-9]) / cells, 20, 0.3)
     decided = named != UNDECIDED
     assert (exact[:, decided] == named[decided]).all()
     assert (exact[0] != exact[1])[~decided].all()
+
+
+def test_tables_are_computed_when_needed():
+    few = sampled(synthetic(2), 8, context=10**6, seeds=[0])
+    assert few(0).counts.sum() == 8 * 10**6
+    P = synthetic(2).conditional.numpy()
+    long, short = Multinomial(P, 10**6), Multinomial(P, 127)
+    for source in (long, short):
+        assert not source.tabled.any()
+        assert not len(source.cdf)
+        source.draw(np.zeros(4, dtype=int), np.random.default_rng(0))
+    assert not long.tabled.any()
+    assert not len(long.cdf)
+    assert 0 < short.tabled.mean() < 0.7
+
+
+def test_draws_do_not_depend_on_the_tables_that_exist():
+    """Tables are extended as larger and smaller numbers occur; the same generator gives the same counts before and after."""
+    P = np.array([[0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1]])
+    warm = Multinomial(P, 60)
+    for seed in range(5):
+        warm.draw(np.repeat([0, 1], 200), np.random.default_rng(100 + seed))
+    for seed in range(3):
+        rows = np.repeat([0, 1], 50)
+        expected = warm.draw(rows, np.random.default_rng(seed))
+        assert (Multinomial(P, 60).draw(rows, np.random.default_rng(seed)) == expected).all()
+
+
+@pytest.mark.parametrize("context", [1, 60, 254])
+def test_distribution_functions_are_binomial(context: int):
+    source = Multinomial(np.array([[0.3, 0.7], [1e-9, 1 - 1e-9], [1.0, 0.0], [0.0, 1.0]]), context)
+    source.draw(np.arange(4), np.random.default_rng(0))
+    n, k = np.arange(context + 1)[:, None], np.arange(context + 1)
+    for p, F in zip(source.p, source.cdf):
+        assert np.abs(F - np.where(k >= n, 1.0, binom.cdf(k, n, p))).max() < 1e-12
 
 
 def test_a_run_does_not_depend_on_the_other_runs():

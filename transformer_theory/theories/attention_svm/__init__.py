@@ -13,8 +13,8 @@ The package exports the most common names; the others are imported from their mo
   :mod:`.graph`, training problems and samplers; :mod:`.published`, the data of the papers' figures.
 - Max-margin solutions: :mod:`.solvers` (Frobenius, nuclear, entrywise and spectral norms, finite parts), :mod:`.solution`,
   :mod:`.feasibility`.
-- Descent: :mod:`.dynamics` (normalised, plain, Polyak, mirror and joint descent, regularisation paths), :mod:`.selection` (local
-  optimality), :mod:`.sharing` (attention on several tokens).
+- Descent: :mod:`.dynamics` (normalised, plain, Polyak, mirror and joint descent, regularisation paths), :mod:`.balance` (K and Q with one
+  common norm; where a penalty stops them), :mod:`.selection` (local optimality), :mod:`.sharing` (attention on several tokens).
 - Your own data and trained networks: :mod:`.analysis`, :mod:`.on_data`, :mod:`.in_networks`.
 - Claims and the papers' figures: :mod:`.claims`, :mod:`.ladder`, :mod:`.figures`.
 """
@@ -60,7 +60,8 @@ THEORY = Theory(
         r"$\min \|W\|_F$ subject to $(x_{i,a_i} - x_{i,t})^\top W z_i \ge 1$ for all $i$ and $t \ne a_i$. "
         r"The selected tokens are locally optimal: each helps the prediction more than its neighbours, the tokens of margin one. "
         r"For the factors of $W = K Q^\top$ the nuclear norm takes the place of the Frobenius norm: proven for the regularisation path "
-        r"(loss minimised within a growing ball), observed for descent."
+        r"(loss minimised within a growing ball), observed for descent in which one norm divides both gradients. With the published "
+        r"penalty descent on the factors stops at a finite point near that direction; with a separate norm for each it stays away from it."
     ),
     sources=(
         Source("tarzanagh2023transformers"),

@@ -41,7 +41,7 @@ from .problem import Instance, token_logits, token_scores
 from .selection import SATURATION_ATOL, attention_threshold, first_step_condition, neighbour_gap, ties
 from .solution import MaxMargin
 from .solvers import frobenius_max_margin
-from .validation import check_signs
+from .validation import check_one_problem, check_signs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -307,8 +307,7 @@ def analyse(
     integers(minimum=0, seed=seed)
     if not steps:
         raise ValueError("steps must hold at least one number of steps, got an empty sequence; the last one ends the run")
-    if tokens.ndim > 3:
-        raise ValueError(f"tokens must have shape [n, T, d], got {list(tokens.shape)}; analyse one problem at a time")
+    check_one_problem(tokens)
     original = Instance(tokens, query, scores)
     instance, first = _merge_equal(Instance(unit_scale(original.tokens), unit_scale(original.query), original.scores))
     initial = start(instance)
@@ -386,6 +385,7 @@ def analyse_head(
     Raises:
         TypeError, ValueError: as for :func:`analyse`; or the head has a width other than d, or the labels are not -1 or 1, one per input.
     """
+    check_one_problem(tokens)
     check_signs("labels", labels, tokens.shape[:1])
     return analyse(tokens, query, token_scores(tokens, head, labels), steps=steps, rate=rate, seed=seed)
 

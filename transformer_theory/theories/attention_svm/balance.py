@@ -35,6 +35,7 @@ from .dynamics import LOGISTIC, Factors, HeadInstance, Loss, descent_direction
 from .dynamics.gradient import Gradient
 from .dynamics.states import check_state
 from .problem import Instance
+from .validation import check_finite_weights
 
 NORM_FLOOR = 1e-150  # smallest norm of a direction; its square does not underflow
 
@@ -56,7 +57,7 @@ def common_norm_descent(
         The factors after these steps. If the gradient is zero, they do not change.
     Raises:
         ValueError: ``steps`` is negative, ``rate`` is not positive and finite, the state does not belong to the instance, or data are out
-            of range.
+            of range, or the factors overflow.
         TypeError: an argument has the wrong type.
     """
     integers(minimum=0, steps=steps)
@@ -97,6 +98,7 @@ def common_norm_trajectory(
             raise ValueError(f"steps must increase from {current}, got {step}")
         advance(step - current)
         current = step
+        check_finite_weights(step, K=K, Q=Q)
         yield Factors(K.clone(), Q.clone(), step)
 
 

@@ -17,7 +17,7 @@ from .constraint_set import HINT, Constraints
 from .dynamics import descent_direction
 from .problem import Instance
 from .solution import MaxMargin, MaxMargins
-from .validation import check_positions, check_real, check_type
+from .validation import check_one_problem, check_positions, check_real, check_type
 
 SATURATION_ATOL = 1e-3  # attention is saturated if at most this much is not on one token
 MAJORITY = 0.5 + 1e-9  # smallest share that is a majority; a tie of two tokens stays below it in spite of rounding
@@ -142,7 +142,10 @@ def first_step_condition(instance: Instance) -> float:
         instance: a single problem.
     Returns:
         A number in [-1, 1].
+    Raises:
+        ValueError: ``instance`` is a batch.
     """
+    check_one_problem(instance.tokens)
     W = instance.tokens.new_zeros(instance.tokens.shape[-1], instance.query.shape[-1])
     M, _ = descent_direction(instance, W)
     pairs = distinct_constraints(instance.tokens, instance.query, instance.optimal())

@@ -100,6 +100,30 @@ def check_positions(name: str, value: Tensor, shape: Sequence[int], T: int) -> N
         raise ValueError(f"{name} must lie in [0, {T}), got {wrong}")
 
 
+def check_one_problem(tokens: object) -> None:
+    """Checks that tokens belong to one problem ``[n, T, d]``, not to a batch of problems.
+
+    Raises:
+        ValueError: there are more than three dimensions.
+    """
+    if getattr(tokens, "ndim", 3) > 3:
+        raise ValueError(f"tokens must have shape [n, T, d], got {list(np.shape(tokens))}; analyse one problem at a time")  # pyright: ignore
+
+
+def check_finite_weights(step: int, **weights: Tensor) -> None:
+    """Checks that the weights ``[...]`` of a run have not overflowed.
+
+    Args:
+        step: number of steps taken, for the message.
+        weights: weights by name.
+    Raises:
+        ValueError: a value is NaN or infinite.
+    """
+    for name, value in weights.items():
+        if not bool(torch.isfinite(value).all()):
+            raise ValueError(f"the run must keep {name} finite, got an overflow by step {step}; pass a smaller rate")
+
+
 def as_bool(name: str, value: object, shape: Sequence[int]) -> Tensor:
     """Converts a boolean tensor or numpy array to a tensor, and checks its shape ``[...]``.
 

@@ -3,22 +3,38 @@
 Sources: :cite:t:`yu2023white`, :cite:t:`dosovitskiy2021image`, :cite:t:`alpaydin1998optical` (the digits).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
+from scipy.stats import binom
 from torch import nn
 
+from ...core.result import Result
 from ...data import digits
 from ...data.tokens import TokenData
 from ...models import CRATE, ViT, build
 from ...models.crate import Ista, ReleasedAttention
 from ...training.supervised import Trained, accuracy, train_classifier
 
-__all__ = ["DataParts", "accuracy", "crate", "digit_parts", "fit", "parameter_count", "split", "vit"]
+__all__ = [
+    "DataParts",
+    "accuracy",
+    "at_chance",
+    "chance_note",
+    "crate",
+    "digit_parts",
+    "fit",
+    "guessing_p",
+    "parameter_count",
+    "split",
+    "vit",
+]
 
 DIM, DEPTH, HEADS = 64, 4, 4
+MAX_NAMED = 2  # networks that a caption names
+GUESSING = 0.01  # smallest probability of an accuracy under guessing at which the accuracy counts as chance
 
 
 @dataclass(frozen=True)
@@ -97,6 +113,34 @@ def fit(model: nn.Module, data: DataParts, *, steps: int, learning_rate: float, 
     """
     settings = {"steps": steps, "learning_rate": learning_rate, "batch_size": batch_size}
     return train_classifier(model, data.train, data.validation, **settings, generator=torch.Generator().manual_seed(seed))
+
+
+def guessing_p(accuracies: Sequence[float], data: TokenData) -> float:
+    """Returns the probability of as many correct answers in all, or more, when every answer is guessed.
+
+    Each guess is correct with the share of the largest class.
+
+    Args:
+        accuracies: one per seed, each on as many sequences as ``data`` has.
+        data: sequences with labels.
+    """
+    assert data.labels is not None
+    share = float(torch.bincount(data.labels).max()) / len(data)
+    correct = round(sum(accuracies) * len(data))
+    return float(binom.sf(correct - 1, len(data) * len(accuracies), share))
+
+
+def at_chance(p: float | None) -> bool:
+    """Returns whether an accuracy with this probability under guessing counts as chance."""
+    return p is not None and p >= GUESSING
+
+
+def chance_note(result: Result, accuracy: str) -> str:
+    """Returns a sentence for a caption that names the networks at chance accuracy, or their number if they are many; empty if none is."""
+    rows = {row.model: row for row in result.table.select(quantity=accuracy)}
+    names = [f"{name} ({row.value:.2f})" for name, row in rows.items() if at_chance(row.p)]
+    listed = f"{len(names)} of {len(rows)} networks" if len(names) > MAX_NAMED else ", ".join(names)
+    return f" At chance accuracy, so that nothing here is an effect of learning: {listed}." if names else ""
 
 
 def parameter_count(model: nn.Module) -> int:

@@ -28,6 +28,8 @@ from ...metrics.networks import AttentionStatistics, matrix_after, rank_of
 LOWER_RANK = "stable rank of the MLP's lower layer"
 REBOUND = "rebound of attention's entropy"
 SOURCE = Source("tian2024joma")
+RANK_NOTE = "The theory predicts a fall below the null. A property of the weights; it does not depend on the inputs."
+REBOUND_NOTE = "It has no null and is never negative; compare it with the spread of repeated measurements."
 TRACY_WIDOM_MEAN = -1.2065335745820  # mean of the Tracy-Widom law of order 1 (real matrices)
 
 
@@ -81,15 +83,14 @@ class JointDynamics(AttentionStatistics):
             least = torch.fmin(self.least.get((layer, first), entropies), entropies)
             for head, rebound in enumerate((entropies - least).tolist(), start=first):
                 value, reason = (rebound, "") if math.isfinite(rebound) else (None, "no row of weights is finite")
-                columns = {"layer": layer, "head": head, "source": SOURCE, "scope": "training"}
+                columns = {"layer": layer, "head": head, "source": SOURCE, "scope": "training", "note": REBOUND_NOTE}
                 rows.append(Measurement("joma", "in network", REBOUND, value, unit="nats", reason=reason, **columns))
         return rows
 
     def _rank_row(self, layer: int, rank: float, gaussian: float) -> Measurement:
         value, reason = (rank, "") if math.isfinite(rank) else (None, "the matrix is zero or not finite")
         columns = {"null": Null("Gaussian matrix of the same shape", (gaussian,)), "side": "<=", "scope": "training", "source": SOURCE}
-        note = "A property of the weights; it does not depend on the inputs."
-        return Measurement("joma", "in network", LOWER_RANK, value, reason=reason, layer=layer, note=note, **columns)
+        return Measurement("joma", "in network", LOWER_RANK, value, reason=reason, layer=layer, note=RANK_NOTE, **columns)
 
     def reset(self) -> None:
         """Starts a new measurement and retains the smallest mean entropies so far."""

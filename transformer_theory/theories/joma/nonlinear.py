@@ -211,7 +211,7 @@ def salient_descent(
 ) -> Float[Tensor, "t M"]:
     r"""Iterates the normalised equation in discrete time, :math:`v \leftarrow v + \eta\, (\mu - v) \circ \mathrm{softmax}(v^2/T)`.
 
-    The defaults are those of the paper's Fig. 4.
+    The defaults are those of the paper's figure (Fig. 3 or 4; the texts that cite it differ).
 
     Args:
         mu: critical point of each component, ``[M]``.
@@ -258,7 +258,7 @@ def _descend(
 
 
 def published_mu() -> Vector:
-    """Returns the components of the paper's Fig. 4, sorted, ``[10]``: 1 + 3 u with the first ten uniform numbers u of torch's seed 0."""
+    """Returns the components of the paper's Fig. 3 or 4, sorted, ``[10]``: 1 + 3 u, u the first ten uniform numbers of torch's seed 0."""
     return (3 * torch.rand(10, generator=Generator().manual_seed(0)) + 1).sort().values.double()
 
 

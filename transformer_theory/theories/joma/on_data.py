@@ -25,10 +25,11 @@ from ...core.plotting import COLOURS, axes, caption, line, style, text_figure
 from ...core.result import Result, provenance
 from ...core.sources import Source
 from ...core.theory import OnData, Unsupported
+from ...core.validation import integers
 from ...data.ids import sequence_ids
 from ...data.tokens import TokenData
 from .invariants import goodness_of_fit
-from .query_data import ExponentialRun, QueryData, SoftmaxRun, exponential_run, select_query, softmax_run
+from .query_data import STEPS, ExponentialRun, QueryData, SoftmaxRun, exponential_run, select_query, softmax_run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,23 +58,24 @@ def read(data: TokenData) -> QueryData | Unsupported:
     return select_query(*data.context_and_query(), data.next_id)
 
 
-def measure(problem: QueryData, generator: Generator) -> Iterator[Measurement | Arrays]:
+def measure(problem: QueryData, generator: Generator, *, steps: int = STEPS) -> Iterator[Measurement | Arrays]:
     """Yields the assumptions, the softmax invariant with its null, and the drift of the exponential invariant.
 
     Args:
         problem: result of :func:`read`.
         generator: draws the subset of a large data set, the shuffles and the initial weights.
+        steps: number of steps of the gradient flow, each of time 1/2.
     """
-    sample, units = problem.sample(generator), len(problem.classes)
+    sample, shared = problem.sample(generator), {"units": len(problem.classes), "generator": generator, "steps": steps}
     try:
-        softmax = softmax_run(sample.one_query, units=units, generator=generator) if sample.has_choice else None
-        one_query = exponential_run(sample.one_query, units=units, generator=generator)
-        several = None if sample.all_queries is None else exponential_run(sample.all_queries, units=units, generator=generator)
+        softmax = softmax_run(sample.one_query, **shared) if sample.has_choice else None
+        one_query = exponential_run(sample.one_query, **shared)
+        several = None if sample.all_queries is None else exponential_run(sample.all_queries, **shared)
     except NotConverged as error:
         yield _row(SOFTMAX_ERROR, None, reason=str(error))
         return
     n, share = len(sample.one_query.query), problem.share
-    note = f"The block is trained on {n} sequences with {units} next tokens."
+    note = f"The block is trained on {n} sequences with {len(problem.classes)} next tokens."
     yield _assumption(ONE_QUERY, share, ">=", 1.0, unit="share", n=len(problem.query), note=note)
     arrays = {"token_ids": sample.token_ids}
     if softmax is None:
@@ -188,6 +190,7 @@ def analyse(
     query_ids: Int[np.ndarray, " n"] | Int[Tensor, " n"],
     next_ids: Int[np.ndarray, " n"] | Int[Tensor, " n"],
     *,
+    steps: int = STEPS,
     seed: int = 0,
 ) -> Result:
     """Trains the theory's block on sequences of discrete tokens and compares its logits with the prediction by the MLP's weights.
@@ -199,19 +202,23 @@ def analyse(
         ids: contextual tokens in any order, without the query, ``[n, context]``.
         query_ids: the query of each sequence, ``[n]``; the most frequent one is analysed.
         next_ids: the token that follows each sequence, ``[n]``.
+        steps: number of steps of the gradient flow, each of time 1/2. The invariant of softmax attention fails late in training.
         seed: seed of initial weights and shuffles, and of the subset if there are more than 300 sequences.
     Returns:
         The measurements and arrays of :func:`measure`; a single row with a reason if the sequences cannot be used.
     Raises:
-        ValueError: an id or the seed is not an integer >= 0, lengths differ, or there is no sequence.
+        ValueError: an id or the seed is not an integer >= 0, ``steps`` is below 1, lengths differ, or there is no sequence.
+        TypeError: ``steps`` is not an integer.
     """
     context, query, next_token, _ = sequence_ids(ids, query_ids, next_ids, None)
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
         raise ValueError(f"seed must be an integer of at least 0, got {seed!r}")
+    integers(steps=steps)
     started = time.perf_counter()
     problem = select_query(context, query, next_token)
     if isinstance(problem, Unsupported):
         table, arrays = collect([_row(SOFTMAX_ERROR, None, reason=problem.reason)])
     else:
-        table, arrays = collect(measure(problem, Generator().manual_seed(int(seed))))
-    return Result(f"{NAME}.analyse", {"seed": int(seed)}, table, arrays, (), (SOURCE,), provenance(seed=int(seed), started=started))
+        table, arrays = collect(measure(problem, Generator().manual_seed(int(seed)), steps=int(steps)))
+    settings = {"steps": int(steps), "seed": int(seed)}
+    return Result(f"{NAME}.analyse", settings, table, arrays, (), (SOURCE,), provenance(seed=int(seed), started=started))

@@ -59,9 +59,10 @@ def orbit(discriminancy: Vector, remaining: Remaining) -> Float[Tensor, "t M"]:
         raise ValueError(f"remaining must lie in (0, 1], got {remaining.min().item():g} to {remaining.max().item():g}; 1 is the start")
     size, largest = discriminancy.abs(), _largest(discriminancy)
     # erf(v / sqrt 2) = (1 - r) |Delta| / max |Delta| rounds to 1 near the end. Its complement is a sum of positive terms, without
-    # cancellation, and erfcinv inverts it down to r = 1e-300.
-    complement = (largest - size) / largest + size / largest * remaining[:, None]
-    return discriminancy.sign() * math.sqrt(2) * torch.as_tensor(erfcinv(complement.numpy()), dtype=torch.float64)
+    # cancellation, and erfcinv inverts it down to r = 1e-300. Where the complement is near 1, erf is the accurate one of the two.
+    share, complement = size / largest * (1 - remaining[:, None]), (largest - size) / largest + size / largest * remaining[:, None]
+    inverse = torch.where(share < 0.5, torch.erfinv(share), torch.from_numpy(erfcinv(complement.numpy())))
+    return discriminancy.sign() * math.sqrt(2) * inverse
 
 
 @converted(float64=("discriminancy",))

@@ -18,7 +18,7 @@ from .dynamics import Model, gradient_flow
 from .invariants import drift, factorisation_error, fixed_mean, mean_attention, moving_mean
 
 MAX_SEQUENCES, MAX_CLASSES, MAX_TOKENS, MAX_QUERIES = 300, 20, 100, 5
-TIME_STEP, STEPS, SAVE_EVERY = 0.5, 100, 2  # time step, number of steps and saving interval of the gradient flow
+TIME_STEP, STEPS, SAVE_EVERY = 0.5, 100, 2  # time step, default number of steps and saving interval of the gradient flow
 SCALE = 0.1  # standard deviation of the start
 SHUFFLES = 3  # number of blocks that learn shuffled next tokens
 RARE = -1  # id of the column that holds all tokens beyond the most frequent ones
@@ -140,13 +140,14 @@ class ExponentialRun:
     drift: float
 
 
-def softmax_run(contexts: Contexts, *, units: int, generator: Generator) -> SoftmaxRun:
+def softmax_run(contexts: Contexts, *, units: int, generator: Generator, steps: int = STEPS) -> SoftmaxRun:
     """Trains one block on the targets and three blocks on shuffled targets, all from one start.
 
     Args:
         contexts: contexts of one query; at least one contains more than one token.
         units: K.
         generator: source of the shuffles, then of the start.
+        steps: number of steps of the flow, each of time 1/2.
     Raises:
         NotConverged: a state is not finite.
     """
@@ -156,7 +157,7 @@ def softmax_run(contexts: Contexts, *, units: int, generator: Generator) -> Soft
     start = gaussian_block(contexts, units=units, scale=SCALE, generator=generator)
     # All runs start from the same weights, so that only the targets distinguish them: repeat each tensor along a leading axis of runs.
     starts = Block(*(part.expand(1 + SHUFFLES, *part.shape) for part in (start.logits, start.lower, start.offset)))
-    path = gradient_flow(starts, runs, model, step=TIME_STEP, steps=STEPS, save_steps=range(0, STEPS, SAVE_EVERY))
+    path = gradient_flow(starts, runs, model, step=TIME_STEP, steps=steps, save_steps=range(0, steps, SAVE_EVERY))
     z, mean = path.states.logits[..., 0, :], mean_attention(model, runs, path)[:, 0]
     return SoftmaxRun(
         path.times,
@@ -168,18 +169,19 @@ def softmax_run(contexts: Contexts, *, units: int, generator: Generator) -> Soft
     )
 
 
-def exponential_run(contexts: Contexts, *, units: int, generator: Generator) -> ExponentialRun:
+def exponential_run(contexts: Contexts, *, units: int, generator: Generator, steps: int = STEPS) -> ExponentialRun:
     """Trains a block with exponential attention.
 
     Args:
         contexts: contexts of one query or several.
         units: K.
         generator: draws the start.
+        steps: number of steps of the flow, each of time 1/2.
     Raises:
         NotConverged: a state is not finite.
     """
     form = Exponential()
     start = gaussian_block(contexts, units=units, scale=SCALE, generator=generator)
-    path = gradient_flow(start, contexts, Model(form), step=TIME_STEP, steps=STEPS, save_steps=range(0, STEPS, SAVE_EVERY))
+    path = gradient_flow(start, contexts, Model(form), step=TIME_STEP, steps=steps, save_steps=range(0, steps, SAVE_EVERY))
     squares, z = path.states.lower.square().sum(-2) / 2, path.states.logits[:, 0]
     return ExponentialRun(squares[-1] - squares[0], z[-1] - z[0], float(drift(form, path)) / float((z - z[0]).abs().max()))

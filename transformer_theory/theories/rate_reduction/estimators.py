@@ -6,9 +6,9 @@ r"""Classifiers based on the rate reduction as scikit-learn estimators. Samples 
   :math:`C_j = \alpha_j (I + \alpha_j X_j^\top X_j)^{-1}` compresses the class. It uses all directions of a class, weighted by their energy.
 * :class:`ReduNetClassifier` applies the same rule after the layers of ReduNet, which are built from the training samples.
 
-The defaults are ε² = 0.1, λ = 500 and 100 layers, as in the published networks, and subspaces of 6 dimensions (fewer if samples have at most 6 dimensions). With λ = 500
-``predict_proba`` is 0 or 1 to 15 digits for most samples and does not reflect confidence. For probabilities take a smaller ``sharpness``,
-about the inverse of a typical difference of :math:`\|xC_j\|` between two classes.
+The defaults are ε² = 0.1, λ = 500 and 100 layers, as in the published networks, and subspaces of 6 dimensions (fewer if samples have at
+most 6 dimensions). With λ = 500 ``predict_proba`` is 0 or 1 to 15 digits for most samples and does not reflect confidence. For
+probabilities take a smaller ``sharpness``, about the inverse of a typical difference of :math:`\|xC_j\|` between two classes.
 
 The last two classifiers are unsuitable for classes of very different sizes: a class with more samples spans more directions and attracts
 almost all new samples. The nearest subspace is not affected. All three treat a direction and its opposite alike; if classes differ only in

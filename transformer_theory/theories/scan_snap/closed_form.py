@@ -162,8 +162,8 @@ def exact_common_logit(t: Float[Tensor, "*times"], *, classes: int, eta_y: float
     value, by :math:`A = K h((1 - E_0) t/K)`; and :math:`\dot z = -\eta_Z (K - 1) E \alpha_o A`. This speed is of first order in E; the
     speed of Theorem 4 is of second order.
 
-    For ten classes z differs from that of the exact flow by about 1 % with :math:`E_0 = .02`, and by 9 % with :math:`E_0 = .33`. This law
-    is not in the paper.
+    The error grows with the overlap and with :math:`\eta_Z / \eta_Y`, and is largest between t = K and t = 10 K. This law is not in the
+    paper.
 
     Args:
         overlap: :math:`E_0`, in (0, 1).
@@ -216,6 +216,7 @@ def check_horizon(times: Float[Tensor, "*times"], *, vocab_size: int, eta_y: flo
 
 
 def _check(vocab_size: int, **rates: float) -> None:
+    integers(vocab_size=vocab_size)
     if vocab_size < 2:
         raise ValueError(f"vocab_size must be at least 2, got {vocab_size}")
     positive(**rates)

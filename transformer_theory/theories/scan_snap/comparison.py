@@ -282,8 +282,8 @@ class Comparison:
         strict = int((~classes.common()).sum())
         failed = [assumption.quantity for assumption in self.assumptions if assumption.verdict != "holds"]
         lines = [
-            f"query {named(data.query_id, self.words)}: {data.matching} of {data.total} sequences, {data.used} used; {classes.classes} next tokens, "
-            f"{classes.tokens} contextual tokens: {strict} distinct, {classes.tokens - strict} common",
+            f"query {named(data.query_id, self.words)}: {data.matching} of {data.total} sequences, {data.used} used; "
+            f"{classes.classes} next tokens, {classes.tokens} contextual tokens: {strict} distinct, {classes.tokens - strict} common",
             f"  assumptions: {len(self.assumptions) - len(failed)} of {len(self.assumptions)} hold"
             + "".join(f"; not: {s}" for s in failed),
             f"  predicted: attention scans until t0' = {self.scanning_time:.4g}, then snaps",

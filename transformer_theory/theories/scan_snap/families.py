@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.validation import as_float64, converted
+from ...core.validation import as_float64, converted, integers, number
 from .problem import SequenceClasses, WeakOverlap
 
 MAX_ENTRIES = 20_000_000  # largest number of probabilities that written_out() creates
@@ -95,7 +95,9 @@ def alike(
     Raises:
         ValueError: see :class:`SymmetricClasses`; or a weight, the share or the number of common tokens is out of range.
     """
-    if not 0 < common_share < 1 or common < 1:
+    integers(classes=classes, vocab_size=vocab_size)
+    _check_weights(weights)
+    if not 0 < number("common_share", common_share) < 1 or common < 1:
         raise ValueError(f"common_share must lie in (0, 1) and common be at least 1, got {common_share} and {common}")
     if not bool((weights > 0).all()):
         raise ValueError("weights must be positive; leave out tokens that cannot occur")
@@ -114,10 +116,16 @@ def with_overlap(classes: int, *, vocab_size: int, weights: Float[Tensor, " D"],
     Raises:
         ValueError: see :func:`alike`; or the overlap is out of range.
     """
-    if not 0 < overlap < 1:
+    _check_weights(weights)
+    if not 0 < number("overlap", overlap) < 1:
         raise ValueError(f"overlap must lie in (0, 1), got {overlap}; it is an inner product of unit vectors")
     # Let p be the common share and n = ||weights|| / sum(weights). Then E_0 = p^2 / (p^2 + (1 - p)^2 n^2), and hence the odds of p are
     # p / (1 - p) = n sqrt(E_0 / (1 - E_0)).
     norm = float(torch.linalg.vector_norm(weights) / weights.sum())
     odds = norm * math.sqrt(overlap / (1 - overlap))
     return alike(classes, vocab_size=vocab_size, weights=weights, common_share=odds / (1 + odds))
+
+
+def _check_weights(weights: Tensor) -> None:
+    if weights.ndim != 1 or not len(weights):
+        raise ValueError(f"weights must be a vector [D] of one weight per distinct token, got shape {list(weights.shape)}")

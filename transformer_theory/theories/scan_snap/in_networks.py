@@ -2,7 +2,8 @@ r"""The quantities of scan-and-snap in a trained network: how sharp each head's 
 
 *Sharpness* is :math:`1 - H(a) / \log T`, a mean over queries and sequences. It grows during the scanning stage. Its null distribution
 comes from untrained networks. The *overlap with the previous map* is the cosine between the head's mean attention map and its mean map in
-the previous measurement, both minus uniform attention. It approaches 1 when attention has snapped. Its null is the cosine with the previous
+the previous measurement, both minus uniform attention to the allowed keys: otherwise the shape of a causal mask would make all heads
+alike. It approaches 1 when attention has snapped. Its null is the cosine with the previous
 maps of the layer's other heads. Source: :cite:t:`tian2023scan`.
 """
 
@@ -35,9 +36,9 @@ class ScanAndSnap(Metric):
     Rows per layer and head: "sharpness", and from the second measurement on "overlap with the previous map", unless a map is uniform.
 
     Attributes:
-        sums: tensors ``[heads, q, k + 2]`` per place: the sum of the attention maps, the number of sequences in which each query was
-            counted, and the sum of each query's sharpness.
-        previous: mean maps of the previous measurement, ``[heads, q, k]`` per place.
+        sums: tensors ``[heads, q, k + 2]`` per place: the sum of the attention maps minus uniform attention to the allowed keys, the number
+            of sequences in which each query was counted, and the sum of each query's sharpness.
+        previous: mean maps of the previous measurement, minus uniform attention, ``[heads, q, k]`` per place.
     """
 
     kinds = ("attention",)
@@ -55,7 +56,9 @@ class ScanAndSnap(Metric):
         if mask is not None and rows.valid is not None:
             mask = mask | ~rows.valid[..., None]  # the first key, on which these rows have their weight, may be masked
         sharp = sharpness(rows.weights, allowed=mask, entropies=rows.entropy)
-        parts = (rows.counted(rows.weights), rows.counted(torch.ones_like(sharp))[..., None], rows.counted(sharp)[..., None])
+        allowed = torch.ones_like(rows.weights[:1], dtype=torch.bool) if mask is None else mask
+        uniform = allowed.to(rows.weights.dtype) / allowed.sum(-1, keepdim=True).clamp(min=1)
+        parts = (rows.counted(rows.weights - uniform), rows.counted(torch.ones_like(sharp))[..., None], rows.counted(sharp)[..., None])
         self.add((activations.layer, activations.first_head), torch.cat([part.sum(0).double() for part in parts], dim=-1))
 
     def add(self, place: Place, sums: Tensor) -> None:
@@ -86,7 +89,7 @@ class ScanAndSnap(Metric):
         return rows
 
     def _mean(self, place: Place) -> Float[Tensor, "heads q k"]:
-        """Returns the mean map over the counted sequences; a query without such sequences gets a row of zeros."""
+        """Returns the mean of map minus uniform attention over the counted sequences; zeros for a query without such sequences."""
         return self.sums[place][..., :-2] / self.sums[place][..., -2:-1].clamp(min=1)
 
     def _overlaps(self, place: Place) -> dict[int, tuple[float, Null | None]]:
@@ -113,7 +116,7 @@ class ScanAndSnap(Metric):
         super().reset()
 
     def memory(self) -> dict[Any, Tensor]:
-        """Returns the maps for comparison with the next measurement, ``[heads, q, k]`` per place."""
+        """Returns the maps minus uniform attention for comparison with the next measurement, ``[heads, q, k]`` per place."""
         return self.previous | {place: self._mean(place) for place in self.sums}
 
     def remember(self, memory: dict[Any, Tensor]) -> None:
@@ -126,10 +129,9 @@ def _row(quantity: str, value: float | None, layer: int, head: int, **columns: A
 
 
 def _directions(maps: Float[Tensor, "heads q k"]) -> dict[int, Tensor]:
-    """Returns each head's map minus uniform attention, with Frobenius norm one; heads with uniform attention are omitted."""
-    excess = maps - maps.mean(-1, keepdim=True)
-    norms = torch.linalg.matrix_norm(excess).tolist()
-    return {head: map_ / norm for head, (map_, norm) in enumerate(zip(excess, norms)) if norm > DIRECTION_ATOL}
+    """Scales each head's map minus uniform attention to Frobenius norm one; heads with uniform attention are omitted."""
+    norms = torch.linalg.matrix_norm(maps).tolist()
+    return {head: map_ / norm for head, (map_, norm) in enumerate(zip(maps, norms)) if norm > DIRECTION_ATOL}
 
 
 def metrics() -> tuple[ScanAndSnap, ...]:

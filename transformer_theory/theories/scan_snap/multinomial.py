@@ -6,7 +6,8 @@ divided in the same way, down to single kinds.
 A binomial number k of n with probability p is drawn by inversion, :math:`F(k - 1) \le u < F(k)`. For n up to ``MAX_TABLED`` the first
 ``BITS`` bits of u select a cell of a guide table. Most cells lie between two values of F and determine k at once. For the other cells the
 remaining bits of u are drawn and F is searched. The law is exact to the rounding of F and of p (14 digits). Tables are computed when they
-are first needed. Larger n use numpy's binomial sampler, so the cost does not grow with the length of a sequence. Source of the sequences: :cite:t:`tian2023scan`.
+are first needed. Larger n use numpy's binomial sampler, so the cost does not grow with the length of a sequence. Source of the
+sequences: :cite:t:`tian2023scan`.
 """
 
 from dataclasses import dataclass

@@ -60,6 +60,7 @@ SHARPNESS_AFTER = "sharpness after training"
 GAIN_ERROR = "share of the change of relative gains that the closed form misses"
 ACCURACY = "accuracy of the minimal model"
 LEMMA_3 = "the decoder follows Lemma 3 (closed forms only)"
+RELATIVE_GAIN = Source(PAPER, "Thm. 3", "confirmed")
 SOURCES = {EXACT: Source(PAPER)} | {
     name: Source(PAPER, locator, "confirmed") for name, locator in ((MODIFIED, "Lemma 3"), (LEMMA4, "Lemma 4"), (CLOSED, "Thm. 4"))
 }
@@ -148,8 +149,8 @@ def analyse(
     Returns:
         The comparisons, with their assumptions measured, and the skipped queries with their reasons.
     Raises:
-        ValueError: ids are not integers or lie outside the vocabulary, lengths differ, there is no sequence, a number is out of range, or there
-            are fewer words than ids.
+        ValueError: ids are not integers or lie outside the vocabulary, lengths differ, there is no sequence, a number is out of range, or
+            there are fewer words than ids.
         TypeError: a number is of the wrong type.
         NotConverged: the loss is not finite; lower the rates.
     """
@@ -231,7 +232,7 @@ def _token_rows(comparison: Comparison) -> Iterator[Measurement]:
     if len(comparison.likelier_gains):
         value, *null = comparison.likelier_gains.tolist()
         verdict = _verdict(value, ">=", 0.5, covered) | {"predicted": 1.0, "null": _null(null), "side": ">="}
-        yield _row(LIKELIER_GAINS, value, unit="share", **verdict, source=Source(PAPER, "Thm. 3", "confirmed"), n=len(comparison.gains.pairs))
+        yield _row(LIKELIER_GAINS, value, unit="share", **verdict, source=RELATIVE_GAIN, n=len(comparison.gains.pairs))
 
 
 def _flow_rows(comparison: Comparison) -> Iterator[Measurement]:
@@ -276,7 +277,14 @@ def _attention_rows(comparison: Comparison) -> Iterator[Measurement]:
     errors = (gains.measured[0] - gains.predicted[0]).abs()[moved != 0] / moved[moved != 0].abs()
     value = float(errors.median()) if len(errors) else math.nan
     verdict = _verdict(value, "<=", GAIN_RTOL, covered=False) | {"predicted": 0.0, "null": Null("no change predicted", (1.0,))}
-    yield _row(GAIN_ERROR, value, **verdict, source=Source(PAPER, "Thm. 3", "confirmed"), n=len(errors), note="median over pairs of tokens of a class")
+    yield _row(
+        GAIN_ERROR,
+        value,
+        **verdict,
+        source=RELATIVE_GAIN,
+        n=len(errors),
+        note="median over pairs of tokens of a class",
+    )
     splits = [("train", runs.accuracy, len(data.counted.target))]
     if data.held_out is not None:
         splits.append(("validation", runs.held_out, len(data.held_out.target)))

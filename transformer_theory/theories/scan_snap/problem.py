@@ -110,6 +110,7 @@ class SequenceClasses:
         """Marks the tokens that occur in several classes."""
         return (self.conditional > 0).sum(dim=0) > 1
 
+    @converted(float64=("logits",))
     def attended(self, logits: Float[Tensor, "*t Q S"]) -> Float[Tensor, "*t K S"]:
         r"""Returns c, the attention to each token in infinitely long sequences of each class, :math:`\propto P(l \mid n) e^{z_l}`."""
         # Work in the log domain: e^z would overflow, and log P = -inf gives exactly zero attention to tokens that cannot occur.
@@ -315,6 +316,8 @@ def single_common(
     Raises:
         ValueError: a weight is not positive, or a share lies outside (0, 1).
     """
+    if weights.ndim != 2:
+        raise ValueError(f"weights must have shape [K, D], a row for each class, got {list(weights.shape)}")
     K = len(weights)
     share = torch.as_tensor(common_share).expand(K)
     if bool((weights <= 0).any()) or bool(((share <= 0) | (share >= 1)).any()):

@@ -3,13 +3,7 @@
 ``ENTROPY`` is the table behind Figure 6 of :cite:t:`tian2023scan`: the entropy of attention over the distinct tokens of each class,
 renormalised, averaged over classes, after 100 steps, with its mean and standard deviation over ten seeds. The paper does not define the
 entropy; with this definition our runs reproduce the table. ``LOSS`` is the released log of the training run behind Figure 4.
-
-``TEXT_ENTROPY`` is from the results released with :cite:t:`tian2024joma` for WikiText-2. It contains the minimum and the final value (after
-20 epochs of Adam) of each layer's attention entropy: nats, means over all queries of 35-word sequences and over three seeds. Uniform causal
-attention has log(35!)/35 = 2.634.
 """
-
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -51,27 +45,3 @@ LOSS = {
 
 # thresholds on attention in Figures 11 and 12, near 1/M: (lowest, highest) for each entry of LAST
 THRESHOLDS = ((0.028, 0.038), (0.012, 0.016), (0.0075, 0.0105), (0.004, 0.005))
-
-TEXT_WORDS = 28_782  # vocabulary of WikiText-2's training split
-
-
-@dataclass(frozen=True)
-class TextEntropy:
-    """Smallest and final entropy of each layer, in nats."""
-
-    lowest: tuple[float, ...]
-    final: tuple[float, ...]
-
-
-# (learning rate of Adam, layers)
-TEXT_ENTROPY = {
-    (1e-4, 1): TextEntropy((1.55,), (2.21,)),
-    (1e-4, 2): TextEntropy((1.34, 1.53), (1.83, 2.17)),
-    (1e-4, 3): TextEntropy((1.27, 1.25, 1.92), (1.56, 1.89, 2.32)),
-    (1e-4, 5): TextEntropy((1.29, 1.16, 1.25, 1.81, 2.16), (1.43, 1.50, 1.96, 2.07, 2.43)),
-    (1e-3, 1): TextEntropy((1.65,), (2.27,)),
-    (5e-5, 1): TextEntropy((1.58,), (2.13,)),
-    (1e-5, 1): TextEntropy((1.62,), (1.74,)),
-    (5e-6, 1): TextEntropy((1.59,), (1.60,)),
-    (1e-6, 1): TextEntropy((1.88,), (2.21,)),
-}

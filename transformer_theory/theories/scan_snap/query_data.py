@@ -1,7 +1,8 @@
 r"""The part of a data set that the theory covers: the sequences of one query whose next tokens follow it at least twice.
 
 The theory treats one query at a time. The most frequent next tokens become classes, and at most 2000 sequences are used. Next tokens that
-follow only once are omitted. Of each class 30 % of the sequences, rounded down, but at least one, are held out, and :math:`P(l | n)` is counted on the rest.
+follow only once are omitted. Of each class 30 % of the sequences, rounded down, but at least one, are held out, and :math:`P(l | n)` is
+counted on the rest.
 
 The *distinctness* of a token is :math:`\max_n P(l|n) / \sum_n P(l|n)`: 1 if it occurs in one class only, 1/K if it is equally likely in
 all. :cite:t:`tian2023scan` defines these two extremes. They are rare in real data, so a token counts as distinct if its distinctness is

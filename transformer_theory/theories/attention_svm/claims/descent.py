@@ -20,8 +20,9 @@ from ..problem import Instance, cross_attention, equal_distractors, random_selec
 from ..selection import NEIGHBOUR_RTOL, SATURATION_ATOL, first_step_condition, neighbour_advantage, neighbour_gap
 from ..solution import MaxMargin
 from ..solvers import frobenius_max_margin, frobenius_max_margins, nuclear_max_margin
-from .common import limit_evidence
+from .common import MAX_DRAWS, limit_evidence, no_instance
 
+SETTING = Source("tarzanagh2023transformers")  # states the problem of the library's own claim
 SOURCE = Source("tarzanagh2023transformers", status="not found")
 COSINE_ATOL = 1e-12  # smaller cosine distances are zero in float64
 TIE_ATOL = 0.05  # smallest difference of scores at which a neighbour moves W enough within 1,500 steps
@@ -46,9 +47,12 @@ class _Run:
 
 def _descend(generator: torch.Generator) -> tuple[_Run, MaxMargin]:
     """Descends from W = 0 on a random problem in which the first step raises the best tokens; also returns their max-margin solution."""
-    instance = equal_distractors(inputs=6, tokens=6, dim=10, generator=generator)
-    while first_step_condition(instance) <= 0:
+    for _ in range(MAX_DRAWS):
         instance = equal_distractors(inputs=6, tokens=6, dim=10, generator=generator)
+        if first_step_condition(instance) > 0:
+            break
+    else:
+        raise no_instance("in which the first step raises the best tokens")
     half = normalised_descent(instance, start(instance), steps=700)
     run = _Run(instance, half, normalised_descent(instance, half, steps=700))
     return run, frobenius_max_margin(_optimal(instance))
@@ -57,6 +61,29 @@ def _descend(generator: torch.Generator) -> tuple[_Run, MaxMargin]:
 def _optimal(instance: Instance) -> Constraints:
     """Returns the constraints of the best tokens."""
     return constraints(instance.tokens, instance.query, instance.optimal())
+
+
+def _first_steps(generator: torch.Generator, *, of_best: bool) -> Evidence:
+    """Returns evidence about the share of problems in which the sign of the condition and the selection after one step differ.
+
+    Args:
+        of_best: True: a step selects if it selects every best token. False: if it selects a random token of every input.
+    """
+    instance = equal_distractors(inputs=2, tokens=4, dim=6, generator=generator, trials=100)
+    first = normalised_descent(instance, start(instance), steps=1)
+    select = instance.optimal() if of_best else random_selection(instance, generator=generator)
+    selects = (instance.selected(first.W) == select).all(-1)
+    positive = torch.tensor([first_step_condition(instance[trial]) > 0 for trial in range(100)])
+    share = float(positive.double().mean())
+    return Evidence(float((positive != selects).double().mean()), 0.0, "<=", detail={"problems": 100, "share with the condition": share})
+
+
+def _first_step(generator: torch.Generator) -> Evidence:
+    return _first_steps(generator, of_best=True)
+
+
+def _first_step_elsewhere(generator: torch.Generator) -> Evidence:
+    return _first_steps(generator, of_best=False)
 
 
 def _global_direction(generator: torch.Generator) -> Evidence:
@@ -243,6 +270,17 @@ CLAIMS = (
         check=_global_direction,
         control=_other_norm,
         control_description="The target is replaced by the max-margin solution of the same tokens in the nuclear norm.",
+    ),
+    Claim(
+        id="attention_svm/first-step",
+        statement=r"The first step from $W = 0$ selects every optimal token if and only if "
+        r"$\min_{i,t} (x_{i,opt} - x_{i,t})^\top (-\nabla L(0)) z_i > 0$, the condition of the global theorem.",
+        measures="share of 100 problems in which the sign of the minimum and the selection after one step disagree",
+        source=SETTING,
+        assumptions=("descent from W = 0",),
+        check=_first_step,
+        control=_first_step_elsewhere,
+        control_description="The selection is compared with random tokens.",
     ),
     Claim(
         id="attention_svm/local-selection",

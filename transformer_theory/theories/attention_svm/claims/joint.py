@@ -34,7 +34,7 @@ from .common import MAX_DRAWS, limit_evidence, no_instance
 SETTING = Source("tarzanagh2023maxmargin")  # states the problem of the library's own claim
 SOURCE = Source("tarzanagh2023maxmargin", status="not found")
 MAX_COSINE = 0.97  # largest cosine of the targets of a check and its control, so that 700 steps separate them
-THRESHOLD = 0.01
+THRESHOLD = 3e-3
 N, D = 3, 3
 SELECT = torch.ones(N, dtype=torch.long)  # the position of the non-zero token in each input
 SURPLUS = 2.0  # factor of the last input, which then probably has label margin to spare

@@ -3,6 +3,8 @@ r"""Claims about regularisation paths, the weights of least loss in a growing ba
 For the factors the nuclear norm takes the place of the Frobenius norm :cite:p:`tarzanagh2023transformers`.
 """
 
+from typing import Literal
+
 import torch
 
 from ....core.claims import Claim, Evidence
@@ -25,6 +27,7 @@ RADII = (3.0, 10.0, 30.0, 100.0)
 STARTS, STEPS = 16, 120
 FACTORED_RESIDUAL = 1e-5  # a path with a larger residual at the last radius is recomputed with five times the steps
 BALL_RESIDUAL = 1e-2
+SIZE_RTOL = 0.05
 PATH_THRESHOLD = 0.01
 MAX_NORM = 2.5  # largest norm of a solution for which a radius of 100 is close to the limit
 MAX_COSINE = 0.95  # largest cosine of the two solutions, so that the check separates them
@@ -56,7 +59,13 @@ def _factored(instance: Instance, generator: torch.Generator) -> RegularisationP
 
 
 def _evidence(
-    instance: Instance, path: RegularisationPath, smallest: MaxMargin, target: MaxMargin, *, residual_limit: float = BALL_RESIDUAL
+    instance: Instance,
+    path: RegularisationPath,
+    smallest: MaxMargin,
+    target: MaxMargin,
+    *,
+    norm: Literal["fro", "nuc"],
+    residual_limit: float = BALL_RESIDUAL,
 ) -> Evidence:
     """Returns evidence about the distance of W_R / R from the target of norm one, at the largest radius.
 
@@ -67,35 +76,46 @@ def _evidence(
     Args:
         smallest: max-margin solution in the norm of the ball; scaled to the radius, it lies in the ball.
         target: solution that the path should approach, divided by its norm.
+        norm: norm of the ball.
         residual_limit: bound on the residual at the largest radius.
     """
     end, size = target.W / target.norm, target.norm / float(target.W.norm())
     before, after = (float((W / R - end).norm() * size) ** 2 / 2 for W, R in zip(path.W[-2:], path.radii[-2:]))
     radius = float(path.radii[-1])
+    # The minimum lies on the boundary of the ball. A path whose weights are longer or shorter by more than SIZE_RTOL follows other balls.
+    size_error = abs(float(torch.linalg.matrix_norm(path.W[-1], ord=norm)) / radius - 1)
     log_gain = float(log_excess_loss(instance, smallest.W * (radius / smallest.norm)) - path.log_excess[-1])
     residual = float(path.residual[-1])
-    detail = {"radius": radius, "residual": residual, "log loss below that of the target": log_gain}
+    detail = {"radius": radius, "residual": residual, "log loss below that of the target": log_gain, "error of the norm": size_error}
+    if size_error > SIZE_RTOL:
+        return Evidence(
+            max(after, size_error), PATH_THRESHOLD, "<=", detail=detail, note="the weights do not lie on the boundary of the ball"
+        )
     return limit_evidence(before, after, PATH_THRESHOLD, falling=0.6, done=log_gain >= 0 and residual < residual_limit, detail=detail)
 
 
 def _ball(generator: torch.Generator) -> Evidence:
     instance, frobenius, _ = _draw(generator)
-    return _evidence(instance, regularisation_path(instance, RADII, generator=generator, starts=STARTS, steps=STEPS), frobenius, frobenius)
+    return _evidence(
+        instance, regularisation_path(instance, RADII, generator=generator, starts=STARTS, steps=STEPS), frobenius, frobenius, norm="fro"
+    )
 
 
 def _ball_nuclear(generator: torch.Generator) -> Evidence:
     instance, frobenius, nuclear = _draw(generator)
-    return _evidence(instance, regularisation_path(instance, RADII, generator=generator, starts=STARTS, steps=STEPS), frobenius, nuclear)
+    return _evidence(
+        instance, regularisation_path(instance, RADII, generator=generator, starts=STARTS, steps=STEPS), frobenius, nuclear, norm="fro"
+    )
 
 
 def _factors(generator: torch.Generator) -> Evidence:
     instance, _, nuclear = _draw(generator)
-    return _evidence(instance, _factored(instance, generator), nuclear, nuclear, residual_limit=FACTORED_RESIDUAL)
+    return _evidence(instance, _factored(instance, generator), nuclear, nuclear, norm="nuc", residual_limit=FACTORED_RESIDUAL)
 
 
 def _factors_frobenius(generator: torch.Generator) -> Evidence:
     instance, frobenius, nuclear = _draw(generator)
-    return _evidence(instance, _factored(instance, generator), nuclear, frobenius, residual_limit=FACTORED_RESIDUAL)
+    return _evidence(instance, _factored(instance, generator), nuclear, frobenius, norm="nuc", residual_limit=FACTORED_RESIDUAL)
 
 
 PATH_ASSUMPTIONS = (

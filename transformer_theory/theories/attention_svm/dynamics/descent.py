@@ -21,7 +21,7 @@ from torch import Tensor
 from ....core.parallel import single_threaded
 from ....core.validation import converted, integers, positive
 from ..problem import Instance
-from ..validation import check_nonnegative
+from ..validation import check_finite_weights, check_nonnegative
 from .gradient import Gradient
 from .heads import HeadInstance
 from .losses import LOGISTIC, Loss
@@ -186,7 +186,7 @@ def _run(
         if step < current:
             raise ValueError(f"steps must increase from {current}, got {step}")
         result, current = advance(step - current, step), step
-        check_state(instance, result)  # weights may have overflowed
+        check_finite_weights(step, **({"W": result.W} if isinstance(result, State) else {"K": result.K, "Q": result.Q}))
         yield result  # pyright: ignore[reportReturnType]
 
 

@@ -36,7 +36,7 @@ from ..constraint_set import Constraints
 from ..problem import Instance, convert_fields
 from ..solution import MaxMargin
 from ..solvers import frobenius_max_margin
-from ..validation import check_nonnegative, check_real, check_shape, check_signs, check_tokens, check_type
+from ..validation import check_finite_weights, check_nonnegative, check_real, check_shape, check_signs, check_tokens, check_type
 from .gradient import check_scale, unit
 from .losses import LOGISTIC, Loss, check_loss
 
@@ -149,7 +149,7 @@ def joint_descent(
         p = p + rate * _normalised(direction_p, eps[0] * n, scale_p)
         v = v + rate * _normalised(direction_v, eps[1] * n, scale_v)
     end = JointState(p, v, state.step + steps)
-    _check_state(instance, end)
+    check_finite_weights(end.step, p=end.p, v=end.v)
     return end
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from ....core.parallel import single_threaded
 from ....core.validation import converted, integers, positive
 from ..problem import Instance
+from ..validation import check_finite_weights
 from .gradient import Gradient, unit
 from .losses import LOGISTIC, Loss
 from .states import State, check_state
@@ -51,7 +52,7 @@ def mirror_descent(instance: Instance, state: State, *, power: float, steps: int
         dual = dual + rate * unit(M, power=power / (power - 1))[0]
         W = signed_power(dual, 1 / (power - 1))
     end = State(W, state.step + steps)
-    check_state(instance, end)  # if p is close to one, the power 1 / (p - 1) soon overflows
+    check_finite_weights(end.step, W=end.W)  # if p is close to one, the power 1 / (p - 1) soon overflows
     return end
 
 

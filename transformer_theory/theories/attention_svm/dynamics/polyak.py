@@ -26,6 +26,7 @@ from torch import Tensor
 from ....core.parallel import single_threaded
 from ....core.validation import converted, integers, positive
 from ..problem import Instance, token_logits
+from ..validation import check_finite_weights
 from .gradient import Gradient, unit
 from .losses import LOGISTIC, Loss, check_loss
 from .states import State, check_instance, check_state
@@ -118,5 +119,5 @@ def polyak_descent(
         length = (log_excess(W) - scale - log_size[..., 0, 0]).exp().mul(rate).clamp(max=longest)
         W = W + direction * length[..., None, None]
     end = State(W, state.step + steps)
-    check_state(instance, end)
+    check_finite_weights(end.step, W=end.W)
     return end

@@ -194,7 +194,11 @@ class Pair:
         self.direction_K, self.direction_C = torch.empty_like(self.K), torch.empty_like(self.C)
         self.sizes = self.K.new_empty(2, trials, 1, 1)
         self.size_K, self.size_C = self.sizes
-        self.turn_queries, self.image, self.turn_pulls = Product(z, self.C, q), Product(q, self.K.mT, self.images), Product(self.P, self.K, r)
+        self.turn_queries, self.image, self.turn_pulls = (
+            Product(z, self.C, q),
+            Product(q, self.K.mT, self.images),
+            Product(self.P, self.K, r),
+        )
         self.turn_K, self.turn_C = Product(self.P.mT, q, self.direction_K), Product(z.mT, r, self.direction_C)
 
     @no_type_check

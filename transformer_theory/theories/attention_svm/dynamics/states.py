@@ -76,8 +76,6 @@ class Frame:
         return torch.equal(self.Q, Q) and torch.equal(self.query, query)
 
 
-
-
 @dataclass(frozen=True)
 class State:
     """W ``[*trials, d, d_z]`` and the number of steps so far; ``carried`` is internal to the run."""

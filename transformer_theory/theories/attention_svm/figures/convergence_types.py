@@ -59,8 +59,11 @@ def classify(
     counts = dict.fromkeys([*TYPES, "support"], 0)
     for first in range(0, trials, BATCH):
         instance = published_instances(range(first, min(first + BATCH, trials)), inputs=inputs, tokens=tokens, dim=dim)
-        state = start(instance) if run == "W" else random_factors(instance, generator=generator)
-        W, best = normalised_descent(instance, state, steps=steps, rate=rate).W, instance.optimal()
+        if run == "W":
+            W = normalised_descent(instance, start(instance), steps=steps, rate=rate).W
+        else:
+            W = normalised_descent(instance, random_factors(instance, generator=generator), steps=steps, rate=rate).W
+        best = instance.optimal()
         attention, select = instance.attention(W).max(-1)
         pairs = constraints(instance.tokens, instance.query, select)
         solutions = solve(pairs)

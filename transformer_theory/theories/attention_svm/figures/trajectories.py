@@ -71,7 +71,8 @@ class Trajectories(RandomExperiment):
 
     Normalised descent on W starts at W = 0. Descent on the factors of W = K Q^T starts at Q = 0 and a small random K, and has the published
     penalty (the rounding unit times the squared norms of K and Q). The theory predicts that the first approaches the Frobenius solution of
-    the optimal tokens in direction, and the second the nuclear solution.
+    the optimal tokens in direction, and the second the nuclear solution. The penalty stops the second at a finite W, where the gradient of
+    the loss balances it (:mod:`~..balance`): more steps do not bring it nearer.
 
     The paper shows these paths as pictures without numbers. The reference numbers were computed separately for the same data and settings:
     the solutions by general convex solvers, the cosine by plain autograd.
@@ -157,8 +158,8 @@ class Trajectories(RandomExperiment):
         caption(
             figure,
             f"Paths: {self.steps} steps of descent from zero (for the factors from a small random K and Q = 0, with the published "
-            "penalty); the axes on the left are scaled separately. A separating line lies half-way between the best token and the nearest "
-            "other token of its input.",
+            "penalty, which stops them at a finite point); the axes on the left are scaled separately. A separating line lies half-way "
+            "between the best token and the nearest other token of its input.",
         )
         return figure
 

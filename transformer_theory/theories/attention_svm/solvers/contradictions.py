@@ -20,7 +20,7 @@ class Contradiction(Exception):
 
 
 def refute(pairs: Pairs, weights: np.ndarray) -> None:
-    """Checks that the weights, after refinement, do not combine the constraints to nearly zero.
+    """Checks that the weights, after refinement if needed, do not combine the constraints to nearly zero.
 
     Raises:
         Contradiction: the combination is nearly zero and its right-hand side is positive.
@@ -30,6 +30,8 @@ def refute(pairs: Pairs, weights: np.ndarray) -> None:
     # far from zero, which is the usual case, and the Gram matrix is already computed.
     if total == 0 or float(weights @ pairs.gram @ weights) > NULL_SQUARE_RTOL * total**2:
         return
+    if is_contradiction(pairs, weights):
+        raise Contradiction(weights)
     weights = refined(pairs, weights)
     if residual(pairs, weights) <= CONTRADICTION_RTOL and float(weights @ pairs.rhs) > 0:
         raise Contradiction(weights)

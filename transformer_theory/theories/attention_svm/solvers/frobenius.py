@@ -8,6 +8,7 @@ directly (:mod:`.active_set`); beyond that, it uses working sets (:mod:`.working
 """
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -25,6 +26,9 @@ from .contradictions import Contradiction, is_contradiction, refined, residual
 from .pairs import Pairs
 from .tolerances import DIRECT_SIZE, EPSILON, FROBENIUS_KKT_TOL, GRAM_ONLY_SIZE, LENGTH_RANGE
 from .working_sets import solve_large
+
+
+Naming = Callable[[np.ndarray], tuple[tuple[int, int], ...]]  # weights [m] -> pairs (input, token) of the non-zero ones
 
 
 @single_threaded
@@ -47,25 +51,38 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = FROBENIUS_KKT
         ValueError: ``constraints`` is a batch (use :func:`frobenius_max_margins`), or ``tol`` is not positive.
     """
     check_single(constraints, tol, hint="use frobenius_max_margins")
-    pairs = Pairs(*(v.numpy() for v in (constraints.difference, constraints.query, constraints.rhs, constraints.equality)))
+    return solve_problem(constraints, (), tol)
+
+
+def solve_problem(constraints: Constraints, problem: int | tuple[()], tol: float) -> MaxMargin:
+    """Solves one problem of a batch, or a single one if ``problem`` is (), as :func:`frobenius_max_margin` does."""
+    difference, query, rhs = constraints.difference[problem], constraints.query[problem], constraints.rhs[problem]
+    pairs = Pairs(*(v.numpy() for v in (difference, query, rhs, constraints.equality[problem])))
+
+    def name(weights: np.ndarray) -> tuple[tuple[int, int], ...]:
+        """Returns the pairs (input, token) of the constraints with a non-zero weight."""
+        index = torch.from_numpy(weights.nonzero()[0])
+        return tuple(zip(constraints.input[problem][index].tolist(), constraints.token[problem][index].tolist()))
+
     # With a zero difference or query the margin is zero for every W, so the constraint holds for all W or for none. Such constraints are
     # decided and dropped here, since the solvers divide by the lengths of constraints.
     nonzero: np.ndarray = np.any(pairs.difference, 1) & np.any(pairs.query, 1)
     impossible = ~nonzero & ((pairs.rhs > 0) | (pairs.free & (pairs.rhs != 0)))
     if impossible.any():
         # The first such constraint alone is the contradiction: its weight is one, with the sign of its right-hand side.
-        raise _refusal(constraints, pairs, (np.arange(len(pairs)) == impossible.argmax()) * np.sign(pairs.rhs))
-    _check_lengths(constraints, pairs, nonzero)
+        raise _refusal(name, pairs, (np.arange(len(pairs)) == impossible.argmax()) * np.sign(pairs.rhs))
+    _check_lengths(name, pairs, nonzero)
     # Right-hand sides are scaled to at most one, so that margins and tolerances have no unit.
     scale = float(np.abs(pairs.rhs[nonzero]).max(initial=0)) or 1.0
     scaled = Pairs(pairs.difference[nonzero], pairs.query[nonzero], pairs.rhs[nonzero] / scale, pairs.free[nonzero])
     try:
         W, multipliers = (solve if len(scaled) <= DIRECT_SIZE else solve_large)(scaled, tol=tol)
     except Contradiction as proof:
-        # Refinement reduces the rounding errors of the weights as far as possible; _refusal then scales them to a certificate.
+        # If the weights are not a proof up to rounding, refinement reduces their errors as far as possible; _refusal then scales them to a
+        # certificate.
         weights = np.zeros(len(pairs))
-        weights[nonzero] = refined(scaled, proof.weights)
-        raise _refusal(constraints, pairs, weights) from None
+        weights[nonzero] = proof.weights if is_contradiction(scaled, proof.weights) else refined(scaled, proof.weights)
+        raise _refusal(name, pairs, weights) from None
     # The verification uses only the constraints, W and the multipliers, so it is independent of the method that computed them.
     kkt, gap = residuals(scaled, W, multipliers)
     dual = np.zeros(len(pairs))
@@ -75,11 +92,11 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = FROBENIUS_KKT
     solution = MaxMargin(
         W,
         torch.from_numpy(dual),
-        constraints.margins(W),
+        ((difference @ W) * query).sum(-1),
         norm,
         kkt,
         gap,
-        constraints.rhs,
+        rhs,
         status="optimal" if kkt <= tol else "not converged",
     )
     if not kkt <= tol:  # also true for NaN
@@ -132,7 +149,7 @@ def check_batch(constraints: Constraints, tol: float, *, single: str) -> None:
         raise ValueError(f"constraints must be a batch [B, m] of problems, got leading dimensions {list(constraints.batch)}; {hint}")
 
 
-def _check_lengths(constraints: Constraints, pairs: Pairs, nonzero: np.ndarray) -> None:
+def _check_lengths(name: Naming, pairs: Pairs, nonzero: np.ndarray) -> None:
     """Raises NotConverged if the square of the length of a constraint is outside the range of float64."""
     low, high = LENGTH_RANGE
     size = np.abs(pairs.difference).max(1, initial=0) * np.abs(pairs.query).max(1, initial=0)
@@ -141,11 +158,11 @@ def _check_lengths(constraints: Constraints, pairs: Pairs, nonzero: np.ndarray) 
         c = int(extreme.argmax())
         raise NotConverged(
             f"a constraint (difference times query) must have a size between {low:.0e} and {high:.0e}, got {size[c]:.1e} for "
-            f"{_names((constraints.names(c),))}; scale the tokens"
+            f"{_names(name(np.arange(len(pairs)) == c))}; scale the tokens"
         )
 
 
-def _refusal(constraints: Constraints, pairs: Pairs, weights: np.ndarray) -> Infeasible | NotConverged:
+def _refusal(name: Naming, pairs: Pairs, weights: np.ndarray) -> Infeasible | NotConverged:
     """Returns the error for contradictory weights: they prove either that there is no W or that every W is long.
 
     The weights are scaled so that the certificate is 0 >= 1.
@@ -156,7 +173,7 @@ def _refusal(constraints: Constraints, pairs: Pairs, weights: np.ndarray) -> Inf
     total = float(np.abs(weights) @ pairs.length)
     combined = float(np.linalg.norm(pairs.combine(weights))) + (int((weights != 0).sum()) + 2) * EPSILON * total
     norm_bound = 1 / combined if combined else math.inf
-    names = tuple(constraints.names(int(c)) for c in weights.nonzero()[0])
+    names = name(weights)
     # A combination longer than rounding errors does not exclude a solution. The problem is then badly scaled, not infeasible.
     if not is_contradiction(pairs, weights):
         # The factor 0.999 keeps the printed bound valid after rounding to four digits.

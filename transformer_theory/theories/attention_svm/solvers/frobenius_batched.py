@@ -10,6 +10,8 @@ the set are replaced by those of the identity, so that one batched factorisation
 not solve go to the solver of single problems, which also proves infeasibility.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -17,7 +19,7 @@ from ....core.errors import Infeasible, NotConverged
 from ....core.parallel import single_threaded
 from ..constraint_set import Constraints
 from ..solution import MaxMargins, kkt_residual
-from .frobenius import check_batch, frobenius_max_margin
+from .frobenius import check_batch, solve_problem
 from .primal_interior import active_set_solutions
 from .tolerances import (
     BATCHED_SIZE,
@@ -56,8 +58,8 @@ def frobenius_max_margins(constraints: Constraints, *, tol: float = FROBENIUS_KK
     # on W itself. The batch is split into parts that fit into the processor's cache.
     pivoting = 0 < m <= min(BATCHED_SIZE, entries)
     if pivoting or (entries < m <= DIRECT_SIZE and entries <= PRIMAL_ENTRIES and not bool(constraints.equality.any())):
-        size = max(1, FROBENIUS_CACHE // m**2 if pivoting else PRIMAL_CACHE // (m * entries))
-        for part in (slice(b, b + size) for b in range(0, B, size)):
+        number = math.ceil(B * m**2 / FROBENIUS_CACHE) if pivoting else math.ceil(B * m * entries / PRIMAL_CACHE)
+        for part in (slice(B * k // number, B * (k + 1) // number) for k in range(number)):
             problems = Batch(constraints.problem(part))
             W[part], dual[part] = problems.pivoted() if pivoting else problems.primal()
     # Pivoting may have stopped early with a wrong active set, which the residuals show. Problems with too large a residual, or with NaN, go
@@ -67,7 +69,7 @@ def frobenius_max_margins(constraints: Constraints, *, tol: float = FROBENIUS_KK
     failures: list[Infeasible | NotConverged | None] = [None] * B
     for b in (~(kkt <= tol)).nonzero().squeeze(-1).tolist():
         try:
-            solution = frobenius_max_margin(constraints.problem(b), tol=tol)
+            solution = solve_problem(constraints, b, tol)
         except (Infeasible, NotConverged) as failure:
             failures[b] = failure.with_traceback(None)
             W[b], dual[b], margins[b], kkt[b], gap[b] = 0, 0, 0, torch.inf, torch.inf

@@ -22,9 +22,9 @@ and :math:`T = S^{-1}`, the matrix of the system is
 
 from dataclasses import dataclass, fields
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from .dense import add_to_diagonal, cholesky, dot, inverse_of_lower, solve_cholesky, symmetric, transposed
 from .tolerances import INTERIOR_POINT_ROUNDS
 
 BOUNDARY_SHARE = 0.97  # length of a step as a share of the distance to the boundary of the cones
@@ -46,49 +46,39 @@ class Cone:
         free: mask of the equations, ``[B, m]``; their multipliers have either sign.
     """
 
-    gram: Tensor
-    query: Tensor
-    rhs: Tensor
-    free: Tensor
+    gram: np.ndarray
+    query: np.ndarray
+    rhs: np.ndarray
+    free: np.ndarray
 
     def __getitem__(self, index) -> "Cone":
         return Cone(*(getattr(self, field.name)[index] for field in fields(self)))
 
-    def image(self, multipliers: Tensor) -> tuple[Tensor, Tensor]:
+    def image(self, multipliers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         r"""Returns the rows :math:`n_c = M^\top d_c`, ``[B, m, q]``, and :math:`M^\top M`, ``[B, q, q]``."""
         weighted = multipliers[..., None] * self.query
-        rows = self.gram @ weighted
-        return rows, symmetric(weighted.mT @ rows)
+        rows = np.matmul(self.gram, weighted)
+        return rows, symmetric(np.matmul(transposed(weighted), rows))
 
 
 @dataclass(frozen=True)
 class Point:
     """An iterate: multipliers and slacks ``[B, m]``, both positive on inequalities, and the weight B of W = M B, ``[B, q, q]``."""
 
-    multipliers: Tensor
-    slack: Tensor
-    weight: Tensor
+    multipliers: np.ndarray
+    slack: np.ndarray
+    weight: np.ndarray
 
     def __getitem__(self, index) -> "Point":
         return Point(*(getattr(self, field.name)[index] for field in fields(self)))
 
-    def put(self, index: Tensor, other: "Point") -> None:
+    def put(self, index: np.ndarray, other: "Point") -> None:
         """Replaces the problems that ``index`` selects by those of ``other``."""
         for field in fields(self):
             getattr(self, field.name)[index] = getattr(other, field.name)
 
 
-def symmetric(A: Tensor) -> Tensor:
-    """Returns (A + A^T) / 2 for A ``[..., q, q]``."""
-    return (A + A.mT) / 2
-
-
-def dot(left: Tensor, right: Tensor) -> Tensor:
-    """Returns inner products along the last dimension of ``[..., k]``."""
-    return (left * right).sum(-1)
-
-
-def inside(cone: Cone, multipliers: Tensor) -> Point:
+def inside(cone: Cone, multipliers: np.ndarray) -> Point:
     """Returns an interior point near the Frobenius solution.
 
     Args:
@@ -100,17 +90,17 @@ def inside(cone: Cone, multipliers: Tensor) -> Point:
     # Close to the boundary of a cone the first steps would be short. The multipliers of the Frobenius solution are zero on most
     # constraints, so a share of their mean is added.
     m, q = cone.query.shape[1:]
-    mean = torch.where(cone.free, 0.0, multipliers).sum(-1, keepdim=True) / m
-    positive = torch.where(cone.free, multipliers, (1 - MEAN_SHARE) * multipliers.clamp(min=0) + MEAN_SHARE * mean)
+    mean = np.where(cone.free, 0.0, multipliers).sum(-1, keepdims=True) / m
+    positive = np.where(cone.free, multipliers, (1 - MEAN_SHARE) * np.maximum(multipliers, 0) + MEAN_SHARE * mean)
     # Shrink them until the spectral norm of M is at most START_SHARE, so that S = (I - M^T M) / 2 is positive definite. The Frobenius norm
     # of M^T M bounds the square of the spectral norm of M and needs no eigenvalues. The weight B, size / START_SHARE times the identity,
     # undoes the shrinking: W = M B is then close to the Frobenius solution, and margins are nearly correct.
-    size, bound = (torch.linalg.matrix_norm(cone.image(v)[1]).sqrt()[:, None] for v in (multipliers, positive))
+    size, bound = (np.linalg.norm(cone.image(v)[1], axis=(-2, -1))[:, None] ** 0.5 for v in (multipliers, positive))
     positive = START_SHARE / bound * positive
-    weight = (size / START_SHARE)[..., None] * torch.eye(q, dtype=size.dtype)
-    margins = dot(cone.image(positive)[0] @ weight, cone.query)
-    slack = (margins - cone.rhs).clamp(min=0) + START_SLACK * cone.rhs.abs().amax(-1, keepdim=True)
-    return Point(positive, torch.where(cone.free, 0.0, slack), weight)
+    weight = (size / START_SHARE)[..., None] * np.eye(q)
+    margins = dot(np.matmul(cone.image(positive)[0], weight), cone.query)
+    slack = np.maximum(margins - cone.rhs, 0) + START_SLACK * np.abs(cone.rhs).max(-1, keepdims=True)
+    return Point(positive, np.where(cone.free, 0.0, slack), weight)
 
 
 def interior_point(cone: Cone, point: Point, *, tol: float) -> Point:
@@ -123,10 +113,12 @@ def interior_point(cone: Cone, point: Point, *, tol: float) -> Point:
         The last point of each problem, not verified.
     """
     # Finished problems leave the batch, which saves time; ``point`` collects the last point of each problem.
-    point = Point(*(getattr(point, field.name).clone() for field in fields(point)))
-    remaining, current = torch.arange(len(cone.rhs)), point
+    point = Point(*(getattr(point, field.name).copy() for field in fields(point)))
+    remaining, current = np.arange(len(cone.rhs)), point
     for _ in range(INTERIOR_POINT_ROUNDS):
-        current, unfinished = _step(cone, current, tol)
+        # Degenerate problems overflow. Such steps are not taken, and the problem ends with its last point.
+        with np.errstate(all="ignore"):
+            current, unfinished = _step(cone, current, tol)
         point.put(remaining, current)
         if not unfinished.all():
             remaining, cone, current = remaining[unfinished], cone[unfinished], current[unfinished]
@@ -135,32 +127,31 @@ def interior_point(cone: Cone, point: Point, *, tol: float) -> Point:
     return point
 
 
-def _step(cone: Cone, point: Point, tol: float) -> tuple[Point, Tensor]:
+def _step(cone: Cone, point: Point, tol: float) -> tuple[Point, np.ndarray]:
     """Returns the next point, and the mask ``[B]`` of the unfinished problems; the points of the others do not change."""
     system = _NewtonSystem(cone, point)
     # Predictor: a Newton step towards mu = 0, as far as the cones allow. The ratio of the mu after this step to the current mu measures how
     # well the linear model holds.
-    predictor = system.direction(torch.zeros_like(system.mu), None)
-    up, down = (v.clamp(max=1) for v in system.lengths(predictor))
-    a, b = up[:, None], down[:, None]
-    S = system.S + a[..., None] * predictor.linear + a[..., None].square() * predictor.quadratic
+    predictor = system.direction(np.zeros_like(system.mu), None)
+    a, b = system.lengths(predictor)
+    S = system.S + a[..., None] * predictor.linear + np.square(a)[..., None] * predictor.quadratic
     predicted = ((point.weight + b[..., None] * predictor.weight) * S).sum((-2, -1))
-    predicted = predicted + dot(point.multipliers + a * predictor.multipliers, point.slack + b * predictor.slack)
+    predicted += dot(point.multipliers + a * predictor.multipliers, point.slack + b * predictor.slack)
     # Corrector: a step towards the third power of this ratio times mu (Mehrotra's rule). It includes the products of changes that the
     # predictor neglected, and uses the same factorisation.
-    centre = (predicted / (system.degree * system.mu)).clamp(*CENTRING_RANGE) ** 3
+    centre = (predicted / (system.degree * system.mu)).clip(*CENTRING_RANGE) ** 3
     step = system.direction(centre * system.mu, predictor)
-    up, down = ((BOUNDARY_SHARE * v).clamp(max=1) for v in system.lengths(step))
-    finite = torch.isfinite(step.multipliers).all(-1) & torch.isfinite(step.weight).all((-2, -1))
-    unfinished = ~(system.done(tol) | system.failed) & finite
     # Two step lengths: ``up`` for the dual side (multipliers, and with them S), ``down`` for the primal side (slacks and the weight B).
+    up, down = system.lengths(step, BOUNDARY_SHARE)
+    finite = np.isfinite(step.multipliers).all(-1) & np.isfinite(step.weight).all((-2, -1))
+    unfinished = ~(system.done(tol) | system.failed) & finite
     following = Point(
-        point.multipliers + up[:, None] * step.multipliers,
-        point.slack + down[:, None] * step.slack,
-        symmetric(point.weight + down[:, None, None] * step.weight),
+        point.multipliers + up * step.multipliers,
+        point.slack + down * step.slack,
+        symmetric(point.weight + down[..., None] * step.weight),
     )
-    finished = (~unfinished).nonzero().squeeze(-1)
-    following.put(finished, point[finished])
+    if not unfinished.all():
+        following.put(~unfinished, point[~unfinished])
     return following, unfinished
 
 
@@ -175,12 +166,12 @@ class _Step:
         rows: change of the rows n, ``[B, m, q]``.
     """
 
-    multipliers: Tensor
-    slack: Tensor
-    weight: Tensor
-    linear: Tensor
-    quadratic: Tensor
-    rows: Tensor
+    multipliers: np.ndarray
+    slack: np.ndarray
+    weight: np.ndarray
+    linear: np.ndarray
+    quadratic: np.ndarray
+    rows: np.ndarray
 
 
 class _NewtonSystem:
@@ -190,41 +181,50 @@ class _NewtonSystem:
         Z, B, free = cone.query, point.weight, cone.free
         self.cone, self.point = cone, point
         # 1 / lambda, and zero on equations, which have no complementarity. The zero also removes their slacks from all formulas below.
-        self.inverse = torch.where(free, 0.0, 1 / torch.where(free, 1.0, point.multipliers))
+        self.inverse = np.where(free, 0.0, 1 / point.multipliers)
         self.rows, square = cone.image(point.multipliers)
-        self.weighted = point.multipliers[..., None] * Z
-        self.S = 0.5 * (torch.eye(Z.shape[-1], dtype=Z.dtype) - square)
+        self.weighted = transposed(point.multipliers[..., None] * Z)
+        self.S = -0.5 * square
+        add_to_diagonal(self.S, 0.5)
         # The Cholesky factors of S and B test positive definiteness, give T = S^-1, and later the distance to the boundary of the cone.
-        self.lower, broken = torch.linalg.cholesky_ex(torch.stack([self.S, B]))
-        if bool(broken.any()):
-            # These problems have failed and keep their points. The identity replaces their factors so that the batched code below works.
-            self.lower = torch.where((broken != 0)[..., None, None], torch.eye(Z.shape[-1], dtype=Z.dtype), self.lower)
-        self.T = torch.cholesky_inverse(self.lower[0])
-        zB, nB, zT, nT = Z @ B, self.rows @ B, Z @ self.T, self.rows @ self.T
+        # Problems without a factor have failed and keep their points.
+        lower, broken = cholesky(np.stack([self.S, B]))
+        self.whitening = inverse_of_lower(lower)
+        self.T = np.matmul(transposed(self.whitening[0]), self.whitening[0])
+        zB, nB, zT, nT = (np.matmul(left, right) for right in (B, self.T) for left in (Z, self.rows))
         self.margins = dot(nB, Z)
         self.degree = (~free).sum(-1) + Z.shape[-1]  # number of complementarity pairs, of which mu is the mean
         self.mu = ((B * self.S).sum((-2, -1)) + dot(point.multipliers, point.slack)) / self.degree
         # H of the module docstring; its first and fourth terms share the factor z B z. Operations are in place: each temporary has m^2
         # entries, and memory access, not arithmetic, determines the speed.
-        H = (nT @ self.rows.mT).mul_(0.25).add_(cone.gram).mul_(zB @ Z.mT).add_((nB @ self.rows.mT).mul_(zT @ Z.mT), alpha=0.25)
-        crossed = (zB @ self.rows.mT).mul_(nT @ Z.mT)
-        H.add_(crossed, alpha=0.25).add_(crossed.mT, alpha=0.25)
+        columns, n_columns = transposed(Z), transposed(self.rows)
+        H = np.matmul(0.25 * nT, n_columns)
+        H += cone.gram
+        H *= np.matmul(zB, columns)
+        crossed = np.matmul(0.25 * nB, n_columns)
+        crossed *= np.matmul(zT, columns)
+        H += crossed
+        crossed = np.matmul(zB, n_columns)
+        crossed *= np.matmul(0.25 * nT, columns)
+        H += crossed
+        H += transposed(crossed)
         # s / lambda grows without bound on inactive constraints; Cholesky factorisation handles such a large diagonal without loss. The
         # relative increase lets the factorisation succeed for dependent constraints; it changes the steps, not the solution.
-        diagonal = H.diagonal(dim1=-2, dim2=-1)
-        diagonal.add_(point.slack * self.inverse).mul_(1 + DIAGONAL_RTOL)
-        self.factor, singular = torch.linalg.cholesky_ex(H)
-        self.failed = (broken != 0).any(0) | (singular != 0)
+        diagonal = np.einsum("bcc->bc", H)
+        diagonal += point.slack * self.inverse
+        diagonal *= 1 + DIAGONAL_RTOL
+        self.factor, singular = cholesky(H)
+        self.failed = broken.any(0) | singular
 
-    def done(self, tol: float) -> Tensor:
+    def done(self, tol: float) -> np.ndarray:
         """Returns the mask ``[B]`` of the problems whose duality gap and residual are at most ``tol``."""
         # lambda is feasible for the dual in every step, so mu times the degree is the duality gap up to the residual of the margins.
         rhs = self.cone.rhs
-        residual = (self.margins - rhs - self.point.slack).abs().amax(-1)
-        small = self.mu * self.degree <= tol * dot(rhs, self.point.multipliers).abs()
-        return small & (residual <= tol * rhs.abs().amax(-1)) & ~self.failed
+        residual = np.abs(self.margins - rhs - self.point.slack).max(-1)
+        small = self.mu * self.degree <= tol * np.abs(dot(rhs, self.point.multipliers))
+        return small & (residual <= tol * np.abs(rhs).max(-1)) & ~self.failed
 
-    def direction(self, target_mu: Tensor, predictor: _Step | None) -> _Step:
+    def direction(self, target_mu: np.ndarray, predictor: _Step | None) -> _Step:
         """Returns the Newton direction towards complementarity ``target_mu`` ``[B]``.
 
         Args:
@@ -238,30 +238,38 @@ class _NewtonSystem:
         if predictor is None:
             right = cone.rhs
         else:
-            target = target - symmetric((B @ predictor.quadratic + predictor.weight @ predictor.linear) @ self.T)
+            change = np.matmul(B, predictor.quadratic) + np.matmul(predictor.weight, predictor.linear)
+            target = target - symmetric(np.matmul(change, self.T))
             pull = pull - predictor.multipliers * predictor.slack * self.inverse
-            right = cone.rhs + pull - dot(self.rows @ target + predictor.rows @ predictor.weight, cone.query)
-        move = torch.cholesky_solve(right[..., None], self.factor).squeeze(-1)
+            right = cone.rhs + pull - dot(np.matmul(self.rows, target) + np.matmul(predictor.rows, predictor.weight), cone.query)
+        move = solve_cholesky(self.factor, right)
         weighted = move[..., None] * cone.query
-        rows = cone.gram @ weighted
-        linear, quadratic = -symmetric(self.weighted.mT @ rows), -0.5 * symmetric(weighted.mT @ rows)
-        weight = target - B - symmetric(B @ linear @ self.T)
+        rows = np.matmul(cone.gram, weighted)
+        linear, quadratic = symmetric(np.matmul(-self.weighted, rows)), symmetric(np.matmul(-0.5 * transposed(weighted), rows))
+        weight = target - B - symmetric(np.matmul(np.matmul(B, linear), self.T))
         slack = pull - point.slack - point.slack * move * self.inverse
-        return _Step(move, torch.where(cone.free, 0.0, slack), weight, linear, quadratic, rows)
+        return _Step(move, np.where(cone.free, 0.0, slack), weight, linear, quadratic, rows)
 
-    def lengths(self, step: _Step) -> tuple[Tensor, Tensor]:
-        """Returns the longest steps inside the cones: for multipliers and S (a lower bound), and for slacks and weight, each ``[B]``."""
+    def lengths(self, step: _Step, share: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+        """Returns ``share`` times the longest steps inside the cones, at most one, each ``[B, 1]``.
+
+        The first is for multipliers and S (a lower bound), the second for slacks and weight.
+        """
         # S + a linear + a^2 quadratic is at least S + a (linear + quadratic) for a <= 1, since the quadratic part is negative semidefinite.
-        change = torch.stack([step.linear + step.quadratic, step.weight])
+        change = np.stack([step.linear + step.quadratic, step.weight])
         # With S = L L^T, S + a D = L (I + a L^-1 D L^-T) L^T stays positive definite while 1 + a times the least eigenvalue of L^-1 D L^-T
         # is positive. Equations have no boundary: their ratios are zero.
-        half = torch.linalg.solve_triangular(self.lower, change, upper=False)
-        whitened = symmetric(torch.linalg.solve_triangular(self.lower, half.mT, upper=False))  # L^-1 D L^-T
-        smallest = torch.linalg.eigvalsh(torch.nan_to_num(whitened, nan=0.0, posinf=0.0, neginf=0.0))[..., 0]
+        whitened = np.matmul(np.matmul(self.whitening, change), transposed(self.whitening))
+        if not np.isfinite(whitened).all():
+            whitened = np.nan_to_num(whitened, nan=0.0, posinf=0.0, neginf=0.0)
+        smallest = np.linalg.eigvalsh(whitened)[..., 0]
         signed = self.inverse > 0
         ratios = (
-            (step.multipliers * self.inverse).amin(-1),
-            torch.where(signed, step.slack / torch.where(signed, self.point.slack, 1.0), 0.0).amin(-1),
+            (step.multipliers * self.inverse).min(-1),
+            np.divide(step.slack, self.point.slack, out=np.zeros_like(step.slack), where=signed).min(-1),
         )
-        up, down = (-1 / torch.minimum(eigenvalue, ratio).clamp(max=-1 / STEP_MAX) for eigenvalue, ratio in zip(smallest, ratios))
+        up, down = (
+            np.minimum(share / np.maximum(-np.minimum(eigenvalue, ratio), 1 / STEP_MAX), 1)[:, None]
+            for eigenvalue, ratio in zip(smallest, ratios)
+        )
         return up, down

@@ -11,6 +11,8 @@ multiplier or the slack of a constraint is almost zero, which shows the active s
 not verified here.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 
@@ -19,7 +21,10 @@ from .tolerances import MARGIN_ATOL, PRIMAL_ROUNDS, PRIMAL_STAGES, REFINEMENTS, 
 BOUNDARY_SHARE = 0.99  # length of a step as a share of the distance to the boundary
 CENTRING_MIN = 1e-3  # smallest predicted ratio of the new mu to the old one; the step aims at the third power of the ratio
 START_SIZE = 10.0  # size of the first multipliers, in multiples of the best one for equal multipliers; large ones start near the centre
-STEP_MAX = 1e3  # upper bound of computed step lengths; all steps are cut at one later
+START_SLACK = 1.0  # smallest slack of the first point, relative to the largest right-hand side
+SINGLE_TOL = 1e-3  # at this accuracy and above, the method runs in float32
+NORM_MAX = 1e3  # a problem whose w is certainly longer than this many largest right-hand sides is given up
+VIOLATION_ATOL = 1e-12  # largest violation of a margin by a right guess of the active set
 
 
 def active_set_solutions(rows: np.ndarray, rhs: np.ndarray, unit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -27,126 +32,178 @@ def active_set_solutions(rows: np.ndarray, rhs: np.ndarray, unit: np.ndarray) ->
 
     Args:
         rows: constraints of length one (or zero), ``[B, m, k]``; inequalities only.
-        rhs: right-hand sides, ``[B, m]``, at most one in absolute value.
+        rhs: right-hand sides, ``[B, m]``; the largest of each problem is one in absolute value.
         unit: factor that turns slacks of the rows into margins, ``[B, m]``.
     """
     B, m, k = rows.shape
-    w, dual, unsolved = np.zeros((B, k)), np.zeros((B, m)), np.arange(B)
-    point = _start(rows, rhs)
+    w, dual, unsolved, point = np.zeros((B, k)), np.zeros((B, m)), np.arange(B), _start(rows, rhs)
     for tol in PRIMAL_STAGES:
         point, finished = _interior_point(rows, rhs, point, tol)
-        found, multipliers = _on_active_set(rows, rhs, unit, point)
-        w[unsolved], dual[unsolved] = found, multipliers
-        # The guess is right if no multiplier is negative and no constraint is violated. Otherwise the next stage is more accurate; problems
-        # that did not finish are left as they are, since most of them have no solution.
-        slack = np.matmul(rows, found[..., None])[..., 0] - rhs
-        with np.errstate(invalid="ignore"):
-            again = finished & ~((multipliers.min(-1) >= -SIGN_ATOL) & ((slack * unit).min(-1) >= -1e3 * MARGIN_ATOL))
-        if not again.any():
+        # Problems that do not finish are left to the caller: most of them have no solution.
+        if not finished.all():
+            unsolved, rows, rhs, unit = (v[finished] for v in (unsolved, rows, rhs, unit))
+            point = point.take(finished)
+        if not len(rows):
             break
-        unsolved, rows, rhs, unit, point = unsolved[again], rows[again], rhs[again], unit[again], tuple(v[again] for v in point)
+        w[unsolved], dual[unsolved] = found, multipliers = _on_active_set(rows, rhs, unit, point)
+        # The guess is right if no multiplier is negative and no constraint is violated. Otherwise the next stage is more accurate.
+        slack = (_times(rows, found) - rhs) * unit
+        wrong = ~((multipliers.min(-1) >= -SIGN_ATOL) & (slack.min(-1) >= -VIOLATION_ATOL))
+        if not wrong.any():
+            break
+        unsolved, rows, rhs, unit = (v[wrong] for v in (unsolved, rows, rhs, unit))
+        point = point.take(wrong)
     return w, dual
 
 
-Point = tuple[np.ndarray, np.ndarray, np.ndarray]  # w [B, k], multipliers [B, m], slacks [B, m]
+class Point(NamedTuple):
+    """Iterates of B problems: w ``[B, k]``, and positive multipliers and slacks ``[B, m]``."""
+
+    w: np.ndarray
+    dual: np.ndarray
+    slack: np.ndarray
+
+    def take(self, mask: np.ndarray) -> "Point":
+        """Returns the problems that ``mask`` selects."""
+        return Point(*(v[mask] for v in self))
 
 
 def _start(rows: np.ndarray, rhs: np.ndarray) -> Point:
-    """Returns a first point: equal multipliers, their w, and slacks of at least the largest right-hand side."""
-    B, m, _ = rows.shape
+    """Returns a first point: equal multipliers, their w, and slacks of at least one."""
     direction = rows.sum(1)
-    # Equal multipliers t maximise the dual at t = sum b / |sum a|^2; the rows may cancel, and random rows have |sum a|^2 near m.
-    size = START_SIZE * np.abs(rhs).sum(-1) / np.maximum(np.square(direction).sum(-1), m)
+    # Equal multipliers t maximise the dual at t = sum b / |sum a|^2. The rows may cancel; independent random rows have |sum a|^2 near m.
+    size = START_SIZE * np.abs(rhs).sum(-1) / np.maximum(np.square(direction).sum(-1), rows.shape[1])
     w = size[:, None] * direction
-    margins = np.matmul(rows, w[..., None])[..., 0]
-    return w, np.repeat(size[:, None], m, 1), np.maximum(margins - rhs, 0) + np.abs(rhs).max(-1, keepdims=True)
+    return Point(w, np.repeat(size[:, None], rows.shape[1], 1), np.maximum(_times(rows, w) - rhs, 0) + START_SLACK)
 
 
 def _interior_point(rows: np.ndarray, rhs: np.ndarray, point: Point, tol: float) -> tuple[Point, np.ndarray]:
-    """Iterates until gap and residual are at most ``tol``; returns the last points and the mask ``[B]`` of the finished problems."""
-    result, finished, remaining = point, np.zeros(len(rows), dtype=bool), np.arange(len(rows))
-    result = tuple(v.copy() for v in point)
-    scaled, system, eye = np.empty_like(rows), np.empty((len(rows), rows.shape[-1], rows.shape[-1])), np.eye(rows.shape[-1])
+    """Iterates until gap and residuals are at most ``tol``; returns the last points and the mask ``[B]`` of the finished problems."""
+    # A coarse accuracy needs few digits, and float32 is faster. The residuals of the next stage are computed anew.
+    dtype = np.float32 if tol >= SINGLE_TOL else np.float64
+    rows, rhs, point = rows.astype(dtype, copy=False), rhs.astype(dtype, copy=False), Point(*(v.astype(dtype) for v in point))
+    B, _, k = rows.shape
+    result, finished, remaining = Point(*(np.empty_like(v) for v in point)), np.zeros(B, dtype=bool), np.arange(B)
+    residuals = rhs + point.slack - _times(rows, point.w), point.w - _combine(point.dual, rows)
+    scaled, system = np.empty_like(rows), np.empty((B, k, k), dtype=dtype)
     for _ in range(PRIMAL_ROUNDS):
-        w, dual, slack = point
-        count = len(remaining)
-        # The factorised system I + A^T D A, which predictor and corrector share.
-        np.multiply(rows, (dual / slack)[..., None], out=scaled[:count])
-        np.matmul(rows.transpose(0, 2, 1), scaled[:count], out=system[:count])
-        system[:count] += eye
-        lower, failed = torch.linalg.cholesky_ex(torch.from_numpy(system[:count]))
-        missing = rhs + slack - np.matmul(rows, w[..., None])[..., 0]
-        off = w - np.matmul(dual[:, None], rows)[:, 0]
-        product = dual * slack
-        mu = product.mean(-1, keepdims=True)
-        # Predictor: a Newton step towards mu = 0.
-        step_w, step_dual, step_slack = _direction(rows, lower, dual, slack, missing, off, -product)
-        up, down = _lengths(dual, step_dual), _lengths(slack, step_slack)
-        predicted = ((dual + up * step_dual) * (slack + down * step_slack)).mean(-1, keepdims=True)
-        # Corrector: a step towards the third power of the predicted ratio times mu, with the product of changes that was neglected.
-        centre = np.clip(predicted / mu, CENTRING_MIN, 1) ** 3 * mu
-        target = centre - product - step_dual * step_slack
-        step_w, step_dual, step_slack = _direction(rows, lower, dual, slack, missing, off, target)
-        up, down = _lengths(dual, step_dual, BOUNDARY_SHARE), _lengths(slack, step_slack, BOUNDARY_SHARE)
-        w, dual, slack = point = w + down * step_w, dual + up * step_dual, slack + down * step_slack
-        gap, objective = (dual * slack).sum(-1), np.abs((rhs * dual).sum(-1))
-        done = (gap <= tol * objective) & (np.abs((1 - down) * missing).max(-1) <= tol)
-        leaving = done | failed.numpy().astype(bool) | ~np.isfinite(gap)
+        point, residuals, done, leaving = _step(rows, rhs, point, residuals, tol, scaled[: len(rows)], system[: len(rows)])
+        finished[remaining[done]] = True
         if leaving.any():
             for whole, part in zip(result, point):
                 whole[remaining[leaving]] = part[leaving]
-            finished[remaining[done]] = True
             stay = ~leaving
-            remaining, rows, rhs, point = remaining[stay], rows[stay], rhs[stay], tuple(v[stay] for v in point)
+            remaining, rows, rhs, point = remaining[stay], rows[stay], rhs[stay], point.take(stay)
+            residuals = residuals[0][stay], residuals[1][stay]
             if not len(remaining):
                 break
-    for whole, part in zip(result, point):
-        whole[remaining] = part
     return result, finished
 
 
-def _direction(
-    rows: np.ndarray, lower: torch.Tensor, dual: np.ndarray, slack: np.ndarray, missing: np.ndarray, off: np.ndarray, target: np.ndarray
-) -> Point:
-    """Returns the changes of w, multipliers and slacks that remove the residuals ``missing`` and ``off`` and change products by ``target``."""
-    right = np.matmul(((target + dual * missing) / slack)[:, None], rows)[:, 0] - off
-    half = torch.linalg.solve_triangular(lower, torch.from_numpy(right[..., None]), upper=False)
-    step = torch.linalg.solve_triangular(lower.mT, half, upper=True).numpy()
-    step_slack = np.matmul(rows, step)[..., 0] - missing
-    return step[..., 0], (target - dual * step_slack) / slack, step_slack
+Residuals = tuple[np.ndarray, np.ndarray]  # b + s - A w, [B, m], and w - A^T lambda, [B, k]
 
 
-def _lengths(values: np.ndarray, step: np.ndarray, share: float = 1.0) -> np.ndarray:
-    """Returns ``share`` times the longest steps that keep the values non-negative, at most one, ``[B, 1]``."""
-    return np.minimum(share / np.maximum((-step / values).max(-1, keepdims=True), 1 / STEP_MAX), 1.0)
+def _step(
+    rows: np.ndarray, rhs: np.ndarray, point: Point, residuals: Residuals, tol: float, scaled: np.ndarray, system: np.ndarray
+) -> tuple[Point, Residuals, np.ndarray, np.ndarray]:
+    """Returns the next points and residuals, the mask ``[B]`` of the solved problems, and that of all problems that need no further step.
+
+    ``scaled`` ``[B, m, k]`` and ``system`` ``[B, k, k]`` are overwritten.
+    """
+    (w, dual, slack), (missing, off) = point, residuals
+    # Predictor and corrector share the factorised system I + A^T D A.
+    inverse = 1 / slack
+    np.multiply(rows, (dual * inverse)[..., None], out=scaled)
+    np.matmul(rows.transpose(0, 2, 1), scaled, out=system)
+    diagonal = np.einsum("bii->bi", system)
+    diagonal += 1.0
+    lower = torch.from_numpy(_cholesky(system))
+    pull, product = dual * inverse * missing, dual * slack
+
+    def direction(target: np.ndarray) -> Point:
+        """Returns the changes that remove the residuals and change the products of multipliers and slacks by ``target``."""
+        step = _solve(lower, _combine(target * inverse + pull, rows) - off)
+        change = _times(rows, step) - missing
+        return Point(step, (target - dual * change) * inverse, change)
+
+    # Predictor: a Newton step towards mu = 0. The ratio of the mu after this step to the current one measures how well it works.
+    step = direction(-product)
+    up, down = _length(dual, step.dual), _length(slack, step.slack)
+    mu, predicted = product.mean(-1), ((dual + up * step.dual) * (slack + down * step.slack)).mean(-1)
+    # Corrector: a step towards the third power of this ratio times mu, with the product of changes that the predictor neglected.
+    centre = np.maximum(np.minimum(predicted / mu, 1), CENTRING_MIN) ** 3 * mu
+    step = direction(centre[:, None] - product - step.dual * step.slack)
+    up, down = _length(dual, step.dual, BOUNDARY_SHARE), _length(slack, step.slack, BOUNDARY_SHARE)
+    following = w, dual, slack = Point(w + down * step.w, dual + up * step.dual, slack + down * step.slack)
+    # The equations are linear. A full step makes w + step.w equal to A^T (lambda + step.dual), so A^T lambda changes by step.w + off.
+    missing, off = (1 - down) * missing, (1 - up) * off + (down - up) * step.w
+    objective, gap = (rhs * dual).sum(-1), (dual * slack).sum(-1)
+    done = (gap <= tol * np.abs(objective)) & (np.abs(missing).max(-1) <= tol)
+    # For every feasible w, b^T lambda <= (A^T lambda)^T w, so |w| is at least b^T lambda / |A^T lambda|. If this bound is large, the
+    # constraints probably contradict one another.
+    hopeless = objective > NORM_MAX * np.sqrt(np.square(w - off).sum(-1))
+    return following, (missing, off), done, done | hopeless | ~np.isfinite(gap)
+
+
+def _cholesky(matrices: np.ndarray) -> np.ndarray:
+    """Returns Cholesky factors ``[B, k, k]``, with NaN for matrices that have none."""
+    try:
+        return np.linalg.cholesky(matrices)
+    except np.linalg.LinAlgError:  # one matrix has none
+        factors, failed = torch.linalg.cholesky_ex(torch.from_numpy(matrices))
+        return torch.where((failed != 0)[:, None, None], torch.nan, factors).numpy()
+
+
+def _solve(lower: torch.Tensor, right: np.ndarray) -> np.ndarray:
+    """Solves L L^T x = ``right`` for Cholesky factors L ``[B, k, k]`` and right-hand sides ``[B, k]``."""
+    half = torch.linalg.solve_triangular(lower, torch.from_numpy(right)[..., None], upper=False)
+    return torch.linalg.solve_triangular(lower.mT, half, upper=True).numpy()[..., 0]
+
+
+def _length(values: np.ndarray, step: np.ndarray, share: float = 1.0) -> np.ndarray:
+    """Returns ``share`` times the longest steps that keep the values ``[B, m]`` non-negative, at most one, ``[B, 1]``."""
+    return share / np.maximum((step / values).min(-1, keepdims=True) * -1, share)
+
+
+def _times(rows: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Returns A w, ``[B, m]``."""
+    return np.matmul(rows, w[..., None])[..., 0]
+
+
+def _combine(weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    r"""Returns :math:`A^\top \lambda`, ``[B, k]``."""
+    return np.matmul(weights[:, None], rows)[:, 0]
 
 
 def _on_active_set(rows: np.ndarray, rhs: np.ndarray, unit: np.ndarray, point: Point) -> tuple[np.ndarray, np.ndarray]:
     """Returns the shortest w that meets the active constraints of an interior point with equality, and its multipliers."""
-    _, dual, slack = point
-    with np.errstate(invalid="ignore"):
-        active = dual * np.abs(rhs).max(-1, keepdims=True) > slack * dual.max(-1, keepdims=True)
+    # Multipliers are compared relative to the largest one, slacks relative to the largest right-hand side, which is one.
+    active = point.dual > point.slack * point.dual.max(-1, keepdims=True)
     # Gather the active rows, in every problem as many as the largest set has, but not more than can be independent. A stable sort puts them
     # first; the rows of smaller sets are padded with zeros, and the identity in their block keeps their multipliers at zero.
-    count = min(int(active.sum(-1).max()), rows.shape[-1])
+    count = max(1, min(int(active.sum(-1).max()), rows.shape[-1]))
     order = np.argsort(~active, axis=-1, kind="stable")[:, :count]
     mask = np.take_along_axis(active, order, -1).astype(float)
-    part = np.take_along_axis(rows, order[..., None], 1) * mask[..., None]
+    part = rows[np.arange(len(rows))[:, None], order] * mask[..., None]
     margins, scale = np.take_along_axis(rhs, order, -1) * mask, np.take_along_axis(unit, order, -1)
     gram = np.matmul(part, part.transpose(0, 2, 1))
     diagonal = np.einsum("bcc->bc", gram)
     diagonal += 1 + RIDGE - mask
-    lower = torch.linalg.cholesky_ex(torch.from_numpy(gram))[0]
+    lower = torch.from_numpy(_cholesky(gram))
     w, multipliers = np.zeros((len(rows), rows.shape[-1])), np.zeros_like(margins)
     # Iterative refinement, as in batched pivoting: errors of the active margins are computed from w, and the correction is added to w. It
     # also removes the effect of the ridge.
+    index: slice | np.ndarray = slice(None)
     for _ in range(1 + REFINEMENTS):
-        missing = margins - np.matmul(part, w[..., None])[..., 0]
-        if not float(np.abs(missing * scale).max()) > MARGIN_ATOL:
+        missing = margins[index] - _times(part[index], w[index])
+        inexact = np.abs(missing * scale[index]).max(-1) > MARGIN_ATOL
+        if not inexact.any():
             break
-        half = torch.linalg.solve_triangular(lower, torch.from_numpy(missing[..., None]), upper=False)
-        correction = torch.linalg.solve_triangular(lower.mT, half, upper=True).numpy()[..., 0] * mask
-        multipliers, w = multipliers + correction, w + np.matmul(correction[:, None], part)[:, 0]
+        if 2 * inexact.sum() <= len(inexact):  # most problems need one refinement only
+            index, missing = np.arange(len(rows))[index][inexact], missing[inexact]
+        correction = _solve(lower[index], missing) * mask[index]
+        multipliers[index] += correction
+        w[index] += _combine(correction, part[index])
     full = np.zeros_like(rhs)
     np.put_along_axis(full, order, multipliers, -1)
     return w, full

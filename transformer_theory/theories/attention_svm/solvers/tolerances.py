@@ -41,7 +41,7 @@ WORKING_SET_ROUNDS = 100
 NEWTON_STEPS = 8
 INTERIOR_POINT_ROUNDS = 60
 PRIMAL_ROUNDS = 25  # rounds of the interior-point method on W; infeasible problems use them all
-PRIMAL_STAGES = (1e-6, 1e-9)  # accuracies of the interior-point method on W; a solution on the active set is tried after each
+PRIMAL_STAGES = (1e-3, 1e-6, 1e-9)  # accuracies of the interior-point method on W; a solution on the active set is tried after each
 
 # ---- sizes at which one method becomes faster than another
 LEAST_SQUARES_SIZE = 16  # below this number of constraints, least squares are faster than pivoting
@@ -49,7 +49,7 @@ GRAM_ONLY_SIZE = 64  # up to this number of constraints, least squares on a root
 DIRECT_SIZE = 300  # above this number of constraints, working sets are faster; the Gram matrix of all constraints is then not formed
 BATCHED_SIZE = 128  # above this number of constraints, a batch is solved one problem at a time
 PRIMAL_ENTRIES = 64  # up to this number of entries of W, batches with more constraints than entries are solved by steps on W
-PRIMAL_CACHE = 2**17  # number of entries of the constraints of one block of such a batch
+PRIMAL_CACHE = 600_000  # number of entries of the constraints of one block of such a batch
 PIVOTED_SIZE = 2_000  # up to this number of independent constraints, pivoting on the whole Gram matrix is faster than working sets
 WORKING_SET_SIZE = 12_000  # largest working set: its Gram matrix takes 1.2 GB
 FIRST_WORKING_SET, WORKING_SET_GROWTH = 200, 100  # size of the first working set, and number of constraints that may always join a set

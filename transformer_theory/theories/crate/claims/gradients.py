@@ -99,8 +99,8 @@ CLAIMS = (
     Claim(
         id="crate/gradients",
         statement=r"The gradient of $R^c(Z; U_{[K]})$ is $\beta \sum_k (I + \beta W_k W_k^\top)^{-1} W_k U_k^\top$, that of the term $r_i$ "
-        r"of token $i$ is $\beta \sum_k U_k (I + \beta S_i)^{-1} U_k^\top z_i$, and that of the bound of token statistics at fixed memberships "
-        r"is $\beta \sum_k \mathrm{diag}(\pi_k) W_k \mathrm{diag}(1 + \frac{p}{\varepsilon^2} m_k)^{-1} U_k^\top$.",
+        r"of token $i$ is $\beta \sum_k U_k (I + \beta S_i)^{-1} U_k^\top z_i$, and that of the bound of token statistics at fixed "
+        r"memberships is $\beta \sum_k \mathrm{diag}(\pi_k) W_k \mathrm{diag}(1 + \frac{p}{\varepsilon^2} m_k)^{-1} U_k^\top$.",
         measures="largest relative distance of a gradient to that by automatic differentiation",
         source=GRADIENT,
         assumptions=(
@@ -125,9 +125,9 @@ CLAIMS = (
     Claim(
         id="crate/groups",
         statement=r"For $G$ equal groups of identical tokens, with orthogonal coordinates of squared norm $g$ in each of complete "
-        r"orthonormal subspaces, attention is $((e^{sg} - 1) Z + \sum_b z_b) / (e^{sg} + G - 1)$, $s$ the scale of the scores: 1 in the paper's step, "
-        r"$(1 - \kappa\beta) Z$ plus $\kappa\beta^2$ times it, and $p^{-1/2}$ in the released code. For one group and $g = 1/n$ the paper's "
-        r"step is the gradient step with the first terms of the Neumann series.",
+        r"orthonormal subspaces, attention is $((e^{sg} - 1) Z + \sum_b z_b) / (e^{sg} + G - 1)$, $s$ the scale of the scores: "
+        r"$p^{-1/2}$ in the released code and 1 in the paper's step, which is $(1 - \kappa\beta) Z$ plus $\kappa\beta^2$ times attention. "
+        r"For one group and $g = 1/n$ the paper's step is the gradient step with the first terms of the Neumann series.",
         measures="largest relative distance of a step to its closed form",
         source=STEP,
         assumptions=(

@@ -51,7 +51,7 @@ def _fitted(generator: torch.Generator, *, subspaces: int) -> Evidence:
     tokens = subspace_mixture(K * FITTED, seq=1, dim=D, classes=K, rank=P, generator=generator).data.tokens[:, 0]
     fitted, assigned = fit_subspaces(tokens, K=subspaces, p=P, generator=generator)
     residual = tokens - torch.einsum("nd,ndp,nep->ne", tokens, fitted[assigned], fitted[assigned])
-    return Evidence(float(residual.square().sum() / tokens.square().sum()), ROUNDING, "<=")
+    return Evidence(float(residual.square().sum() / tokens.square().sum()), 0.05, "<=")
 
 
 CLAIMS = (
@@ -85,8 +85,8 @@ CLAIMS = (
     ),
     Claim(
         id="crate/subspaces-fitted",
-        statement=r"The bases that alternating assignment and refit (five starts) fit to a mixture of $K$ orthogonal subspaces retain all "
-        "energy of its tokens.",
+        statement=r"The bases that alternating assignment and refit (five starts) fit to a mixture of $K$ orthogonal subspaces retain at "
+        "least 95 % of the energy of its tokens.",
         measures="share of the energy that the fitted subspaces leave out",
         source=PAPER,
         assumptions=(

@@ -211,6 +211,7 @@ class Departures(RandomExperiment):
 
     def _row(self, departure: str, quantity: str, network: str, runs: list[dict[str, float]]) -> Measurement:
         values = [run[quantity] for run in runs]
+        p = networks.guessing_p(values, networks.digit_parts(seed=1000 * self.seed).test) if quantity == ACCURACY else None
         return Measurement(
             theory="crate",
             kind="figure",
@@ -220,6 +221,8 @@ class Departures(RandomExperiment):
             setting=departure,
             model=network,
             n=len(values),
+            p=p,
+            side=None if p is None else ">=",
             note=f"mean of the seeds, {min(values):.4g} to {max(values):.4g}; {self.steps} steps",
             source=DEPARTURES[departure].source,
         )
@@ -248,7 +251,7 @@ class Departures(RandomExperiment):
             figure,
             "Each network but the first undoes one departure of the released form; the last but one is released, too. Markers: means of "
             "the seeds; bars: their range; dashed: the released network. The chance level of accuracy is .1 (dotted, if in range). "
-            "Left of 1 attention compresses.",
+            "Left of 1 attention compresses." + networks.chance_note(result, ACCURACY),
         )
         return figure
 

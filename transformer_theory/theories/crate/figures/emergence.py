@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ....core.experiment import RandomExperiment, setting, sweep
 from ....core.measurement import Arrays, Measurement, Null
@@ -18,7 +18,7 @@ from ....core.result import Result
 from ....core.sources import Source
 from ....data.two_objects import TwoObjects, two_objects
 from .. import networks
-from ..segmentation import class_attention, components, exceeding, overlap, random_patches, top_mass
+from ..segmentation import MASS, Selection, class_attention, components, exceeding, overlap, random_patches, top_mass
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 SOURCE = Source("yu2023emergence")
 NETWORKS = {"CRATE (released form)": (networks.crate, 3e-3), "ViT": (networks.vit, 2e-3)}  # name -> constructor and learning rate
-MAPS = ("attention of the class token", "principal components")
+CUTS = (0.2, 0.4, 0.6, 0.8)  # shares of a map that the selected patches hold
+EXCESS = f"{MASS:.0%} of the excess over the mean"
+RULES = tuple(f"{cut:.0%} of the mass" for cut in CUTS)
+# Kind of map -> rules. The maps of components are excesses over the mean already.
+MAPS = {"attention of the class token": (*RULES, EXCESS), "principal components": RULES}
 STATES = ("trained", "untrained", "random")
 ACCURACY, PARAMETERS = "test accuracy", "trainable parameters"
 OBJECT_IOU, FOREGROUND_IOU = "IoU with each object", "IoU with both objects"
@@ -45,19 +49,26 @@ def train_network(name: str, seed: int, images: int, steps: int, dim: int, depth
     numbers = {ACCURACY: networks.accuracy(model, data.test), PARAMETERS: float(networks.parameter_count(model))}
     overlaps = {}
     for network, state in ((model, "trained"), (untrained, "untrained")):
-        for kind, maps in zip(MAPS, _maps(network, test_images)):
-            selection = top_mass(maps)
-            overlaps[kind, state] = overlap(selection, test_images.masks)
-            if state == "trained":
-                overlaps[kind, "random"] = overlap(random_patches(selection, generator=generator), test_images.masks)
-    return {"numbers": numbers, "overlaps": overlaps, "pictures": _pictures(model, test_images)}
+        for kind, selections in _selections(network, test_images).items():
+            for rule, selection in selections.items():
+                overlaps[kind, rule, state] = overlap(selection, test_images.masks)
+                if state == "trained":
+                    overlaps[kind, rule, "random"] = overlap(random_patches(selection, generator=generator), test_images.masks)
+    return {
+        "numbers": numbers,
+        "p": networks.guessing_p([numbers[ACCURACY]], data.test),
+        "overlaps": overlaps,
+        "pictures": _pictures(model, test_images),
+    }
 
 
 @dataclass(frozen=True)
 class Emergence(RandomExperiment):
     """IoU of attention maps and principal components with the objects of generated images, in CRATE and a ViT that learnt their colours.
 
-    There are two chance levels, both with the same number of candidates: untrained networks, and equally many patches at random places.
+    A map becomes a selection of patches by a rule: the fewest patches that hold a share of its mass (four shares), or, for attention, of
+    its excess over the mean of the image on either side, which is the rule for components. There are two chance levels, both with the same
+    number of candidates: untrained networks, and equally many patches at random places.
     """
 
     seeds: int = setting(3, ge=1, help="number of data sets and initial weights")
@@ -79,20 +90,25 @@ class Emergence(RandomExperiment):
         for name, runs in by_network.items():
             for quantity in runs[0]["numbers"]:
                 values = [run["numbers"][quantity] for run in runs]
-                yield _row(quantity, values, name, unit="" if quantity == PARAMETERS else "share")
-            for kind in MAPS:
+                # The networks of the seeds are independent, so the largest probability is on the safe side.
+                columns = {"p": max(run["p"] for run in runs), "side": ">="} if quantity == ACCURACY else {}
+                yield _row(quantity, values, name, unit="" if quantity == PARAMETERS else "share", **columns)
+            for kind, rule in ((kind, rule) for kind, rules in MAPS.items() for rule in rules):
                 for quantity, random_quantity, field in (
                     (OBJECT_IOU, RANDOM_OBJECT_IOU, "per_object"),
                     (FOREGROUND_IOU, RANDOM_FOREGROUND_IOU, "foreground"),
                 ):
-                    iou = {state: [getattr(run["overlaps"][kind, state], field) for run in runs] for state in STATES}
+                    iou = {state: [getattr(run["overlaps"][kind, rule, state], field) for run in runs] for state in STATES}
                     null = Null("untrained networks", tuple(iou["untrained"]))
-                    yield _row(quantity, iou["trained"], name, setting=kind, null=null, side=">=")
-                    yield _row(random_quantity, iou["random"], name, setting=kind)
+                    yield _row(quantity, iou["trained"], name, setting=f"{kind}, {rule}", null=null, side=">=")
+                    yield _row(random_quantity, iou["random"], name, setting=f"{kind}, {rule}")
             yield Arrays({f"crate/emergence/{name}/{picture}": array for picture, array in runs[0]["pictures"].items()})
-        for kind in MAPS:
-            per_object = [[[run["overlaps"][kind, state].per_object for run in runs] for state in STATES] for runs in by_network.values()]
-            yield Arrays({f"crate/emergence/{kind}": np.array(per_object)})
+        for kind, rules in MAPS.items():
+            per_object = [
+                [[[run["overlaps"][kind, rule, state].per_object for run in runs] for state in STATES] for rule in rules]
+                for runs in by_network.values()
+            ]
+            yield Arrays({f"crate/emergence/{kind}": np.array(per_object)})  # [networks, rules, states, seeds]
 
     @style()
     def plot(self, result: Result) -> "Figure":
@@ -101,7 +117,7 @@ class Emergence(RandomExperiment):
         images = result.arrays[f"crate/emergence/{names[0]}/images"][:3]
         heads = result.arrays[f"crate/emergence/{names[0]}/attention"].shape[1]
         columns = 1 + len(names) * (heads + 1)
-        figure, flat = axes(len(images) + 1, columns, width=0.82 * columns, height=1.05 * len(images) + 1.7)
+        figure, flat = axes(len(images) + 1, columns, width=0.82 * columns, height=1.05 * len(images) + 2.1)
         grid = flat.reshape(len(images) + 1, columns)
         for row, image in enumerate(images):
             _image(grid[row, 0], image.transpose(1, 2, 0), "image" if row == 0 else "")
@@ -118,27 +134,32 @@ class Emergence(RandomExperiment):
             ax.remove()
         half = columns // 2
         overlaps = [result.arrays[f"crate/emergence/{kind}"] for kind in MAPS]
-        right = 1.08 * max(float(values.max()) for values in overlaps)
-        for part, kind, values in zip((spec[-1, 1:half], spec[-1, half + 1 :]), MAPS, overlaps):
+        top = 1.08 * max(float(values.max()) for values in overlaps)
+        for part, (kind, rules), values in zip((spec[-1, 1:half], spec[-1, half + 1 :]), MAPS.items(), overlaps):
             ax = figure.add_subplot(part)
-            _iou_panel(ax, values, names, kind)
-            ax.set_xlim(0, right)
+            _iou_panel(ax, values, names, kind, rules)
+            ax.set_ylim(0, top)
         caption(
             figure,
             "Heads: attention of the class token; each map has its own scale, from its smallest weight (dark) to its largest (bright). "
             "PCA: the first three principal components as red, green and blue, from -2.5 to 2.5 standard deviations. Below: IoU of the "
-            "best candidate with each object, one marker per seed. Filled: trained; grey: untrained; hollow: random patches.",
+            "best candidate with each object, by the share of a map that is selected, and for attention by its excess over the mean. "
+            "Solid: trained, one marker per seed; dashed: untrained; dotted: random patches." + networks.chance_note(result, ACCURACY),
         )
         return figure
 
     @classmethod
     def quick(cls) -> "Emergence":
-        return cls(seeds=1, images=60, steps=2, dim=16, depth=1)
+        return cls(seeds=1, images=300, steps=80, dim=32, depth=1)
 
 
-def _maps(model: nn.Module, data: TwoObjects) -> tuple[Tensor, Tensor]:
-    """Returns the maps of both kinds in the order of MAPS."""
-    return class_attention(model, data.data.tokens), exceeding(components(model, data.data.tokens))
+def _selections(model: nn.Module, data: TwoObjects) -> dict[str, dict[str, Selection]]:
+    """Returns the selected patches by kind of map and rule, in the order of MAPS."""
+    attention = class_attention(model, data.data.tokens)
+    maps = dict(zip(MAPS, (attention, exceeding(components(model, data.data.tokens)))))
+    selections = {kind: {rule: top_mass(maps[kind], mass=cut) for rule, cut in zip(RULES, CUTS)} for kind in MAPS}
+    selections["attention of the class token"][EXCESS] = top_mass(exceeding(attention))
+    return selections
 
 
 def _pictures(model: nn.Module, test_images: TwoObjects) -> dict[str, np.ndarray]:
@@ -169,13 +190,20 @@ def _image(ax: "Axes", picture: np.ndarray, title: str) -> None:
     ax.axis("off")
 
 
-def _iou_panel(ax: "Axes", overlaps: np.ndarray, names: list[str], title: str) -> None:
-    """Plots the IoU [networks, states, seeds]: filled if trained, grey if untrained, hollow for random patches."""
-    for number, name in enumerate(names):
-        colours = ((COLOURS[name], COLOURS[name]), (COLOURS["null"], COLOURS["null"]), ("none", COLOURS[name]))
-        for state, (face, edge) in enumerate(colours):
-            values = overlaps[number, state]
-            ax.plot(values, np.full(len(values), number + 0.2 * (state - 1)), "o", markerfacecolor=face, markeredgecolor=edge, markersize=4)
-    ax.set_yticks(range(len(names)), [name.split()[0] for name in names])
-    ax.set_ylim(len(names) - 0.5, -0.5)
+def _iou_panel(ax: "Axes", overlaps: np.ndarray, names: list[str], title: str, rules: tuple[str, ...]) -> None:
+    """Plots the IoU [networks, rules, states, seeds] against the rules."""
+    styles = {"trained": "-", "untrained": (0, (3, 2)), "random": (0, (1, 2))}
+    places = np.arange(len(rules))
+    for name, values in zip(names, overlaps):
+        for state, linestyle in enumerate(styles.values()):
+            # The rule on the excess is another rule, not another share, so it is not connected with the others.
+            means = values[:, state].mean(-1)
+            label = name.split()[0] if state == 0 else "_"
+            ax.plot(places[: len(CUTS)], means[: len(CUTS)], linestyle=linestyle, color=COLOURS[name], linewidth=1.2, label=label)
+            for place in places[len(CUTS) :]:
+                ax.plot([place - 0.3, place + 0.3], [means[place]] * 2, linestyle=linestyle, color=COLOURS[name], linewidth=1.2)
+        for place in places:
+            ax.plot(np.full(values.shape[-1], place), values[place, 0], "o", color=COLOURS[name], markersize=3)
+    ax.set_xticks(places, [f"{cut:.0%}" for cut in CUTS] + ["excess"] * (len(rules) - len(CUTS)), fontsize=7)
     ax.set_title(f"IoU, {title}", fontsize=7.5)
+    ax.legend(fontsize=7)

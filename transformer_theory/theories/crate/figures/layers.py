@@ -29,7 +29,6 @@ NETWORKS = {
     "CRATE (paper form)": partial(networks.crate, attention=PaperAttention),
     "ViT": networks.vit,
 }
-LEARNING_RATES = (1e-3, 2e-3, 4e-3)  # candidates; the validation part selects one per network
 ACCURACY, VALIDATION_ACCURACY, PARAMETERS = "test accuracy", "validation accuracy", "trainable parameters"
 LEARNING_RATE = "learning rate chosen by validation"
 LAST_OVER_FIRST, LEARNT = "last layer over first", "last layer over first, trained minus random weights"
@@ -76,13 +75,18 @@ def train_network(name: str, seed: int, rate: float, steps: int, dim: int, depth
 class Layers(RandomExperiment):
     """Rates before and after attention, non-zeros and rate reduction by layer, in CRATE and a ViT that learnt digits in the same steps.
 
-    Each network's learning rate is the best of three on the validation part of a split that is not among the reported ones.
+    Each network's learning rate is the best of several on the validation part of a split that is not among the reported ones. A network at
+    chance accuracy has no verdict.
     """
 
     seeds: int = setting(3, ge=1, help="number of reported splits and initial weights")
     steps: int = setting(600, ge=1, help="optimiser steps per network, 64 digits per step")
     dim: int = setting(64, ge=8, multiple_of=4, help="width, in four heads")
     depth: int = setting(4, ge=2, help="layers")
+
+    learning_rates: tuple[float, ...] = setting(
+        (1e-3, 2e-3, 4e-3), gt=0, help="candidates for the learning rate; a single one is not tried"
+    )
 
     name = "crate.layers"
     sources = (SOURCE, Source("dosovitskiy2021image"), Source("alpaydin1998optical"))
@@ -91,32 +95,38 @@ class Layers(RandomExperiment):
         """Yields the learning rate, the accuracies and the curves of every network."""
         sizes = {"steps": self.steps, "dim": self.dim, "depth": self.depth}
         first = 1000 * self.seed
-        trials = [{"name": name, "seed": first, "rate": rate, **sizes} for name in NETWORKS for rate in LEARNING_RATES]
-        accuracies = np.array(sweep(validate, trials)).reshape(len(NETWORKS), len(LEARNING_RATES))
-        rates = {name: LEARNING_RATES[int(np.argmax(row))] for name, row in zip(NETWORKS, accuracies)}
+        candidates = self.learning_rates
+        trials = [{"name": name, "seed": first, "rate": rate, **sizes} for name in NETWORKS for rate in candidates if len(candidates) > 1]
+        accuracies = np.array(sweep(validate, trials) or [[1.0]] * len(NETWORKS)).reshape(len(NETWORKS), -1)
+        rates = {name: candidates[int(np.argmax(row))] for name, row in zip(NETWORKS, accuracies)}
         # Seeds advance by two, because the untrained network of a seed has the next one.
         runs = [{"name": name, "seed": first + 2 * k, "rate": rates[name], **sizes} for name in NETWORKS for k in range(1, self.seeds + 1)]
         results = sweep(train_network, runs)
         for position, name in enumerate(NETWORKS):
             network_results = results[position * self.seeds : (position + 1) * self.seeds]
             yield Measurement("crate", "figure", LEARNING_RATE, rates[name], model=name)
-            yield from self._numbers(name, [numbers for numbers, _ in network_results])
+            numbers = [seed_numbers for seed_numbers, _ in network_results]
+            p = networks.guessing_p([seed_numbers[ACCURACY] for seed_numbers in numbers], networks.digit_parts(seed=first).test)
+            yield from self._numbers(name, numbers, p)
             # [seeds, 2, layers]: trained and untrained
             curves = {quantity: np.stack([curve[quantity] for _, curve in network_results]) for quantity in network_results[0][1]}
-            yield from self._curves(name, curves)
+            yield from self._curves(name, curves, learnt=not networks.at_chance(p))
             yield Arrays({f"crate/layers/{name}/{quantity}": values for quantity, values in curves.items()})
 
-    def _numbers(self, name: str, numbers: list[dict[str, float]]) -> Iterator[Measurement]:
-        """Yields the accuracies and the number of parameters, as means over seeds."""
+    def _numbers(self, name: str, numbers: list[dict[str, float]], p: float) -> Iterator[Measurement]:
+        """Yields the accuracies and the number of parameters, as means over seeds; ``p`` is the accuracy's probability under guessing."""
         for quantity in numbers[0]:
             values = [seed_numbers[quantity] for seed_numbers in numbers]
             note = f"mean of the seeds, {min(values):.4g} to {max(values):.4g}; {self.steps} steps of 64 digits"
             unit = "" if quantity == PARAMETERS else "share"
-            yield Measurement("crate", "figure", quantity, float(np.mean(values)), unit=unit, model=name, n=len(values), note=note)
+            columns = {"p": p, "side": ">="} if quantity == ACCURACY else {}
+            yield Measurement(
+                "crate", "figure", quantity, float(np.mean(values)), unit=unit, model=name, n=len(values), note=note, **columns
+            )
 
-    def _curves(self, name: str, curves: dict[str, np.ndarray]) -> Iterator[Measurement]:
-        """Yields the curves by layer, and their ratios with verdicts."""
-        covered = name != "ViT"
+    def _curves(self, name: str, curves: dict[str, np.ndarray], *, learnt: bool) -> Iterator[Measurement]:
+        """Yields the curves by layer, and their ratios, with verdicts if the network has learnt anything."""
+        covered = name != "ViT" if learnt else None
         for quantity, values in curves.items():
             for layer, (value, null) in enumerate(values.mean(0).T.tolist()):
                 yield Measurement("crate", "figure", quantity, value, null=Null(UNTRAINED, (null,)), model=name, layer=layer)
@@ -128,9 +138,17 @@ class Layers(RandomExperiment):
         yield self._fall(ATTENTION_CHANGE, float(ratio), 1.0, covered, name, null=float(null))
 
     def _fall(
-        self, quantity: str, value: float, threshold: float, covered: bool, name: str, *, setting: str = "", null: float | None = None
+        self,
+        quantity: str,
+        value: float,
+        threshold: float,
+        covered: bool | None,
+        name: str,
+        *,
+        setting: str = "",
+        null: float | None = None,
     ) -> Measurement:
-        """Returns a row whose value should be at most the threshold in a CRATE."""
+        """Returns a row whose value should be at most the threshold in a CRATE; ``covered`` is None at chance accuracy: no verdict."""
         return Measurement(
             theory="crate",
             kind="figure",
@@ -139,7 +157,8 @@ class Layers(RandomExperiment):
             predicted=threshold,
             op="<=",
             threshold=threshold,
-            verdict=judge(value, "<=", threshold, covered=covered),
+            verdict=None if covered is None else judge(value, "<=", threshold, covered=covered),
+            note="no verdict at chance accuracy" if covered is None else "",
             null=None if null is None else Null(UNTRAINED, (null,)),
             side=None if null is None else "<=",
             setting=setting,
@@ -171,10 +190,10 @@ class Layers(RandomExperiment):
             figure,
             "Solid: trained, mean and range of the seeds. Dashed: random weights. Rates: tokens of every head scaled to norm one. Curves "
             "that coincide hide one another: with random weights both forms of CRATE have the same U in layer 1, and a ViT has no zeros "
-            "at all.",
+            "at all." + networks.chance_note(result, ACCURACY),
         )
         return figure
 
     @classmethod
     def quick(cls) -> "Layers":
-        return cls(seeds=1, steps=2, dim=16, depth=2)
+        return cls(seeds=1, steps=80, dim=32, depth=2, learning_rates=(8e-3,))

@@ -39,8 +39,9 @@ SPARSIFY: dict[str, Callable[[int], nn.Module]] = {
     "four ISTA steps": partial(Ista, steps=4),
     "FISTA, four steps": partial(Fista, steps=4),
 }
+ACCURACY = "test accuracy"
 MEASURED: tuple[tuple[str, Unit], ...] = (
-    ("test accuracy", "share"),
+    (ACCURACY, "share"),
     ("R^c of the last layer over the first", ""),
     ("R^c of the last layer", "nats"),
     ("share of non-zeros, last layer", "share"),
@@ -90,6 +91,7 @@ class Variants(RandomExperiment):
         table = np.array(sweep(train_variant, settings)).reshape(len(variants), self.seeds, len(MEASURED))
         for (attention, sparsify), numbers in zip(variants, table):
             for (quantity, unit), values in zip(MEASURED, numbers.T):
+                p = networks.guessing_p(values.tolist(), networks.digit_parts(seed=1000 * self.seed).test) if quantity == ACCURACY else None
                 yield Measurement(
                     theory="crate",
                     kind="figure",
@@ -98,6 +100,8 @@ class Variants(RandomExperiment):
                     unit=unit,
                     model=f"{attention}, {sparsify}",
                     n=self.seeds,
+                    p=p,
+                    side=None if p is None else ">=",
                     note=f"mean of the seeds, {values.min():.4g} to {values.max():.4g}; {self.steps} steps of {BATCH}",
                 )
         yield Arrays({"crate/variants/table": table, "crate/variants/seconds": self._seconds(variants)})
@@ -146,7 +150,7 @@ class Variants(RandomExperiment):
         caption(
             figure,
             "Rows: compressions; markers: sparsifications, at the median over seeds (for times, over rounds); bars: range. Token "
-            "statistics: attention that needs only one second moment per channel.",
+            "statistics: attention that needs only one second moment per channel." + networks.chance_note(result, ACCURACY),
         )
         return figure
 

@@ -25,7 +25,7 @@ from ..nonlinear import bounce
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, TABLE = "joma", Source("tian2024joma", "Table 1")
+NAME, TABLE = "joma", Source("tian2024joma", "Table 1", "second-hand")
 SIZES = ((20, (10, 20)), (30, (20, 30)))  # classes, latents of each layer
 PARTS = (2, 3)
 SETTINGS = {f"C = {classes}, p = {parts}": (classes, latents, parts) for (classes, latents), parts in product(SIZES, PARTS)}
@@ -54,7 +54,7 @@ class HierarchyLearning(RandomExperiment):
     """
 
     steps: int = setting(300, ge=2, le=10**6, help="number of Adam steps")
-    rate: float = setting(1e-3, gt=0, le=1, help="learning rate (the paper: 1e-5, its figures 1e-4)")
+    rate: float = setting(1e-3, ge=1e-8, le=1, help="learning rate (the paper: 1e-5, its figures 1e-4)")
     decay: float = setting(1e-4, ge=0, le=1, help="weight decay, added to the gradient as in the paper; 0 as in its theory")
     dim: int = setting(128, ge=4, le=4096, help="width of the residual stream (the paper: 1024)")
     seeds: int = setting(2, ge=1, le=100, help="runs per setting, each with its own hierarchy and initial weights")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NAME, FIGURE = "joma", Source("tian2024joma", "Fig. 2")
+NAME, FIGURE = "joma", Source("tian2024joma", "Theorem 1, Fig. 2", "second-hand")
 CORRELATION = "correlation of the predicted change of the logits"
 ERROR = "relative error of the predicted change of the logits"
 MEASURES = {"correlation": (CORRELATION, 1.0), "error": (ERROR, 0.0)}  # array name -> quantity, perfect value
@@ -43,9 +43,9 @@ class Invariant(RandomExperiment):
     """
 
     steps: int = setting(2000, ge=10, help="steps of gradient descent")
-    rate: float = setting(0.1, gt=0, le=10, help="learning rate")
-    temperature: float = setting(0.5, ge=1e-2, le=1e2, help="temperature of the softmax")
-    scale: float = setting(0.01, gt=0, le=10, help="standard deviation of the start")
+    rate: float = setting(0.1, ge=1e-6, le=10, help="learning rate")
+    temperature: float = setting(0.5, ge=0.1, le=1e2, help="temperature of the softmax")
+    scale: float = setting(0.01, ge=1e-6, le=1, help="standard deviation of the start")
     seeds: int = setting(5, ge=1, le=100, help="number of draws of contexts and start")
 
     name: ClassVar[str] = "joma.invariant"
@@ -142,7 +142,7 @@ class Invariant(RandomExperiment):
             _plot_kind(panels[5 * row : 5 * row + 5], kind, result)
         caption(
             figure,
-            "Bands: all draws; lines: their mean. First draw in the three columns on the right; dashed: equality. 'Both terms' takes the "
+            "Bands: all draws; lines: their mean. First draw in the three columns on the right, colours as on the left; dashed: equality. 'Both terms' takes the "
             "mean attention of the start, 'moving mean' that of each moment.",
         )
         return figure
@@ -157,13 +157,12 @@ def _plot_kind(panels: "np.ndarray | list[Axes]", kind: str, result: Result) -> 
             ax.fill_between(steps[1:], values.min(0), values.max(0), color=tint, alpha=0.18, linewidth=0)
             line(ax, steps[1:], values.mean(0), color=tint, label=label)
         if way != "first":
-            sides.plot(arrays[f"{NAME}/{kind}_{way}"], arrays[f"{NAME}/{kind}_true"], ".", color=tint, label=label)
+            sides.plot(arrays[f"{NAME}/{kind}_{way}"], arrays[f"{NAME}/{kind}_true"], ".", color=tint)
     correlation.set(title=f"{kind.capitalize()}: correlation", ylabel="over 20 tokens", xlabel="step", ylim=(None, 1.02))
     error.set(title="Relative error", xlabel="step", yscale="log")
     label_ends(error)
     diagonal(sides, arrays[f"{NAME}/{kind}_true"])
     sides.set(title="Change of z", xlabel="predicted", ylabel="measured")
-    sides.legend(loc="best")
     image = heatmap(lower, arrays[f"{NAME}/{kind}_lower"][1], "v at the end")
     image.axes.set_aspect("auto")
     lower.set_xticks(range(0, 20, 5))

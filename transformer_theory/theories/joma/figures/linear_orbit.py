@@ -22,7 +22,7 @@ from ..orbit import blow_up_time, limits, normalised_clock, orbit, progress
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, JOMA = "joma", Source("tian2024joma")
+NAME, JOMA = "joma", Source("tian2024joma", "Theorem 2", "second-hand")
 SPREAD = "spread of erf(v/√2)/Δ over the tokens"
 END = "v at the end"
 LEADING = "attention to the leading token"
@@ -38,7 +38,7 @@ class LinearOrbit(Experiment):
     joma/softmax-leaves-the-orbit).
     """
 
-    discriminancy: tuple[float, ...] = setting((1.0, 0.8, 0.5, -0.3, 0.1), ge=-1e3, le=1e3, help="Δ of each token")
+    discriminancy: tuple[float, ...] = setting((1.0, 0.8, 0.5, -0.3, 0.1), ge=-1e3, le=1e3, help="Δ of each token, not all zero")
     end: float = setting(1e-4, ge=1e-12, lt=1, help="share of the time to the blow-up that remains")
 
     name: ClassVar[str] = "joma.linear_orbit"

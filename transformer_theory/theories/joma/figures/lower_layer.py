@@ -24,7 +24,7 @@ from ..orbit import blow_up_time
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, JOMA = "joma", Source("tian2024joma")
+NAME, JOMA = "joma", Source("tian2024joma", "end of Section 4", "second-hand")
 NONLINEAR, LINEAR, EQUAL = "nonlinear", "linear", "no token salient"  # settings
 STABLE_RANK = {"start": "stable rank at the start", "least": "smallest stable rank", "end": "stable rank at the end"}
 DROP, REBOUND = "drop of the stable rank", "rebound of the stable rank"
@@ -37,7 +37,7 @@ class LowerLayer(RandomExperiment):
 
     units: int = setting(12, ge=2, le=500, help="units of the lower layer")
     tokens: int = setting(20, ge=2, le=500, help="tokens of the context")
-    scale: float = setting(1.0, gt=0, le=3, help="standard deviation of the critical points' entries")
+    scale: float = setting(1.0, ge=1e-6, le=3, help="standard deviation of the critical points' entries")
     until: float = setting(1e3, ge=1, le=1e5, help="last time of the flow")
     seeds: int = setting(20, ge=1, le=1000, help="draws of the critical points")
 
@@ -97,7 +97,7 @@ class LowerLayer(RandomExperiment):
         """
         if f"{NAME}/times" not in result.arrays:
             return text_figure(f"{self.name}: nothing was measured")
-        figure, (curve, *panels) = axes(1, 4, height=2.6, width=9.5)
+        figure, (curve, *panels) = axes(1, 4, height=2.6, width=10.5)
         times, nonlinear = result.arrays[f"{NAME}/times"], result.arrays[f"{NAME}/rank_{NONLINEAR}"]
         for how, name in ((NONLINEAR, NAME), (EQUAL, "null")):
             ranks = result.arrays[f"{NAME}/rank_{how}"]
@@ -106,7 +106,7 @@ class LowerLayer(RandomExperiment):
         line(curve, result.arrays[f"{NAME}/blow_up"], result.arrays[f"{NAME}/rank_{LINEAR}"][0], name="raw", label=LINEAR)
         curve.set(title="Stable rank", xlabel="time t", xscale="log", xlim=_moving(times, nonlinear), ylim=(0, None))
         for time, layer, panel in zip(result.arrays[f"{NAME}/shown"], result.arrays[f"{NAME}/layers"], panels):
-            heatmap(panel, layer / np.abs(layer).max(), vmin=-1, vmax=1, cmap="RdBu_r", bar=False)
+            heatmap(panel, layer / np.abs(layer).max(), "V / largest entry", vmin=-1, vmax=1, cmap="RdBu_r", bar=panel is panels[-1])
             panel.set(title=f"V at t = {time:.2g}", xlabel="token", ylabel="unit")
         label_ends(curve)
         caption(figure, "Bands: all draws. Linear units: first draw, up to its blow-up. Colour: V over its largest entry, first draw.")

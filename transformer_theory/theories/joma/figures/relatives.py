@@ -25,7 +25,7 @@ from ..tree import Tree, masked_leaf, pair_table, sample_leaves, uniform_tree
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, JOMA = "joma", Source("tian2024joma")
+NAME, JOMA, TREE = "joma", Source("tian2024joma", "Section 5", "second-hand"), Source("tian2024joma", "Theorem 5", "second-hand")
 COOCCURRENCE = "P(leaf | leaf) by transition matrices"
 SAMPLED = "P(leaf | leaf) in draws"
 BLOW_UP = "v at the blow-up, linear MLP"
@@ -46,12 +46,12 @@ class Relatives(RandomExperiment):
     attention. The theory's flows for the co-occurrences alone, which imply the order, are computed for comparison.
     """
 
-    rho: float = setting(RHO, gt=0, lt=1, help="rho of every edge below the root's children")
+    rho: float = setting(RHO, ge=0.01, le=0.99, help="rho of every edge below the root's children")
     levels: int = setting(LEVELS, ge=2, le=8, help="number L of edges from the root to a leaf")
     draws: int = setting(200_000, ge=1000, le=10**7, help="draws of the tree, for co-occurrence")
     samples: int = setting(4000, ge=200, le=10**6, help="sequences to learn from")
     steps: int = setting(200, ge=10, le=10**5, help="steps of descent")
-    rate: float = setting(0.5, gt=0, le=10, help="learning rate")
+    rate: float = setting(0.5, ge=1e-6, le=10, help="learning rate")
     seeds: int = setting(5, ge=1, le=100, help="number of draws of sequences and start")
 
     name: ClassVar[str] = "joma.relatives"
@@ -84,7 +84,7 @@ class Relatives(RandomExperiment):
         published, null = self.at_defaults("rho", "levels"), Null("P(leaf)", (tree.frequency(),))
         for up, (value, mean) in enumerate(zip(formula, drawn), start=1):
             table = pair_table(tree, up)
-            columns = {"null": null, "side": ">=", "setting": f"H = {up}" if up < self.levels else f"H = {up}, the root", "source": JOMA}
+            columns = {"null": null, "side": ">=", "setting": f"H = {up}" if up < self.levels else f"H = {up}, the root", "source": TREE}
             exact = float(table[1, 1] / table[1].sum())
             recomputed = published and up in RECOMPUTED
             predicted, basis = (RECOMPUTED[up], "recomputed") if recomputed else (value, "theory")

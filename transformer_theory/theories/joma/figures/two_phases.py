@@ -1,7 +1,7 @@
-"""Attention that is sparse first and dense later (Fig. 4), and the learning speeds of salient components.
+"""Attention that is sparse first and dense later (Fig. 3 or 4), and the learning speeds of salient components.
 
 The paper prints no numbers. A plain loop over the published descent (ten components from torch's seed 0, T = 3, 5000 steps of 0.02 from
-0.05) gives the reference values of Fig. 4. Inverting the time as an integral over ln(delta) gives those of the ratios of ln(1/delta). The
+0.05) gives the reference values of the figure. Inverting the time as an integral over ln(delta) gives those of the ratios of ln(1/delta). The
 tests repeat both computations. Source: :cite:t:`tian2024joma`.
 """
 
@@ -34,7 +34,8 @@ from ..nonlinear import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, JOMA, FIGURE = "joma", Source("tian2024joma"), Source("tian2024joma", "Fig. 4")
+NAME, JOMA, FIGURE = "joma", Source("tian2024joma"), Source("tian2024joma", "Fig. 3 or 4", "second-hand")
+SPEEDS = Source("tian2024joma", "Theorem 4", "second-hand")
 ENTROPY = "entropy of attention"
 LEAST_STEP = "step of the smallest entropy"
 COMPONENT = "component at the end"
@@ -56,7 +57,7 @@ class TwoPhases(Experiment):
     """
 
     steps: int = setting(5000, ge=10, le=10**6, help="steps of the descent")
-    rate: float = setting(0.02, gt=0, le=1, help="learning rate")
+    rate: float = setting(0.02, ge=1e-6, le=1, help="learning rate")
     temperature: float = setting(3.0, ge=0.1, le=100, help="T in softmax(v²/T)")
     start: float = setting(0.05, ge=0, le=1, help="initial value of all components")
     until: float = setting(1000.0, ge=2, le=1e5, help="last time of the ratios")
@@ -73,7 +74,7 @@ class TwoPhases(Experiment):
         mu, settings = published_mu(), {"start": self.start, "rate": self.rate, "temperature": self.temperature, "steps": self.steps}
         lower = {"nonlinear": salient_descent(mu, **settings), "linear": linear_descent(mu, **settings)}
         H = {name: attention_entropy(v, temperature=self.temperature) for name, v in lower.items()}
-        yield from self._figure_4(lower["nonlinear"], H["nonlinear"])
+        yield from self._published_figure(lower["nonlinear"], H["nonlinear"])
         rebound = {name: bounce(entropies).rebound for name, entropies in H.items()}
         null = Null("linear MLP with the same numbers", (rebound["linear"],))
         yield _inequality(REBOUND, rebound["nonlinear"], 0.01, source=FIGURE, null=null, side=">=", note="End minus minimum.")
@@ -82,7 +83,7 @@ class TwoPhases(Experiment):
         gaps = (H["nonlinear"] - floor)[undecided(H["nonlinear"], keys=len(mu))]
         if len(gaps):
             note = "Where the entropy differs by more than .1 from 0 and from its largest value."
-            yield _inequality(FLOOR, float(gaps.min()), 0.0, source=Source("zhai2023stabilizing"), note=note)
+            yield _inequality(FLOOR, float(gaps.min()), 0.0, source=Source("zhai2023stabilizing", "Theorem 3.1", "second-hand"), note=note)
         times, logs, rows = self._ratios()
         yield from rows
         arrays = {"mu": mu, "floor": floor, "times": times, "logs": logs}
@@ -91,7 +92,7 @@ class TwoPhases(Experiment):
         arrays["ratios"] = learning_ratio(torch.tensor(RATIO_MU, dtype=torch.float64))[:, -1]
         yield Arrays({f"{NAME}/{name}": values.numpy() for name, values in arrays.items()})
 
-    def _figure_4(self, lower: Tensor, H: Tensor) -> Iterator[Measurement]:
+    def _published_figure(self, lower: Tensor, H: Tensor) -> Iterator[Measurement]:
         curve, published = bounce(H), self.at_defaults("steps", "rate", "temperature", "start")
         values = zip(PUBLISHED_ENTROPY.items(), (curve.start, curve.least, curve.end))
         for (when, recomputed), value in values:
@@ -113,9 +114,9 @@ class TwoPhases(Experiment):
             index = int((times == time).nonzero())
             for token, recomputed in enumerate(RATIOS[time]):
                 where = f"{pairs[token]}, t = {time:g}"
-                rows.append(_recomputed(RATIO, float(logs[index, token] / logs[index, -1]), recomputed, setting=where, source=FIGURE))
+                rows.append(_recomputed(RATIO, float(logs[index, token] / logs[index, -1]), recomputed, setting=where, source=SPEEDS))
         for token, limit in enumerate(learning_ratio(mu)[:-1, -1].tolist()):
-            columns = {"predicted": limit, "basis": "limit", "setting": f"{pairs[token]}, at the end", "source": JOMA}
+            columns = {"predicted": limit, "basis": "limit", "setting": f"{pairs[token]}, at the end", "source": SPEEDS}
             rows.append(Measurement(NAME, "figure", RATIO, float(logs[-1, token] / logs[-1, -1]), **columns))
         return times, logs, rows
 

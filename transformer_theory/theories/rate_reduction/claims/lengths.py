@@ -1,11 +1,11 @@
 r"""Claims about coding lengths: the bits of a Gaussian, of a mean, and of the group of each sample.
 
 **Mean.** With :math:`\Sigma` the second moment of the deviations from the mean :math:`\mu`, the second moment of the samples is
-:math:`\Sigma + \mu\mu^\top`, whose determinant is :math:`(1 + \mu^\top\Sigma^{-1}\mu) \det\Sigma`. So for :math:`\epsilon \to 0` the code of
-the deviations is shorter by :math:`\tfrac{n+d}2 \log_2(1 + \mu^\top\Sigma^{-1}\mu)`; the mean takes
+:math:`\Sigma + \mu\mu^\top`, whose determinant is :math:`(1 + \mu^\top\Sigma^{-1}\mu) \det\Sigma`. So for :math:`\epsilon \to 0` the code
+of the deviations is shorter by :math:`\tfrac{n+d}2 \log_2(1 + \mu^\top\Sigma^{-1}\mu)`; the mean takes
 :math:`\tfrac d2\log_2(1 + \|\mu\|^2/\epsilon^2)`. With :math:`\mu_i` the eigenvalues of :math:`\Sigma`, the remainder is at most
-:math:`\tfrac{n+d}{2\ln 2} \sum_i \tfrac{\epsilon^2}{d\mu_i}`, because :math:`\log(1 + x) - \log x \le 1/x` and both codes have remainders of
-the same sign.
+:math:`\tfrac{n+d}{2\ln 2} \sum_i \tfrac{\epsilon^2}{d\mu_i}`, because :math:`\log(1 + x) - \log x \le 1/x` and both codes have remainders
+of the same sign.
 
 **Groups.** By the method of types :math:`\frac{n!}{\prod_j n_j!} \le 2^{nH} \le (n + 1)^k \frac{n!}{\prod_j n_j!}`, H the entropy of the
 shares in bits: :math:`nH` bits name a grouping with these sizes, and at most :math:`k\log_2(n + 1)` of them are too many.

@@ -1,4 +1,4 @@
-r"""Claims about coding rates: the nats that hard or soft classes save, the gradient, and the relation to code length in bits.
+r"""Claims about coding rates: the nats that hard or soft classes save, and the gradient.
 
 The bounds of "equal-moments" are Jensen's inequality with a modulus: with :math:`\beta = d/\epsilon^2`, :math:`S_j = X^\top\Pi_jX/n_j`
 and :math:`\sigma` the largest eigenvalue of any :math:`S_j`, the second derivative of :math:`\tfrac12\log\det(I + \beta S)` along D lies
@@ -6,23 +6,20 @@ between :math:`-\tfrac12\beta^2\|D\|_F^2` and :math:`-\tfrac12\beta^2\|D\|_F^2 /
 :math:`n_jR_j` is the perspective of that concave function. Source: :cite:t:`yu2020learning`, :cite:t:`ma2007segmentation`.
 """
 
-import math
-
-import numpy as np
 import torch
 from torch import Generator, Tensor
 
 from ....core.claims import Claim, Evidence
+from ....core.sources import Source
 from ....metrics.coding import (
     class_coding_rates,
-    coding_length,
     coding_rate,
     compression_operators,
     expansion_operator,
     rate_reduction,
     rate_reduction_gradient,
 )
-from ..problem import CODING_LENGTH, MCR2, REDUNET, equal_moments
+from ..problem import equal_moments
 
 EPS = 0.5**0.5  # ε² = 1/2, the distortion of the MCR² experiments
 SHAPES = ((12, 3, 2), (40, 8, 3), (60, 8, 5), (30, 50, 4), (200, 16, 10))  # samples, dimensions, classes
@@ -140,28 +137,12 @@ def _gradient_gap(generator: Generator, *, weighted: bool) -> Evidence:
     return Evidence(max(gaps) if weighted else min(gaps), 1e-9, "<=")
 
 
-def _excess_bits(generator: Generator, *, unit: float) -> Evidence:
-    """Measures the excess bits per vector over the rate-distortion function, as the smaller distance to zero and to the bound."""
-    slack, detail = [], {}
-    for n, d in ((50, 3), (400, 8)):
-        features = _normal(generator, n, d) * torch.linspace(0.5, 2, d, dtype=torch.float64)
-        variances = np.linalg.svd(features.numpy(), compute_uv=False)[::-1] ** 2 / n  # eigenvalues, without forming X^T X
-        for share in (1.0, 0.3, 0.01):
-            eps = share * math.sqrt(d * variances[0])  # at share 1 the last direction is just coded
-            rate_distortion = 0.5 * np.log2(d * variances / eps**2).sum()
-            excess = unit * float(coding_length(features, eps=eps)) / (n + d) - rate_distortion
-            bound = eps**2 / (2 * d * math.log(2)) * (1 / variances).sum()
-            slack += [excess, bound - excess]
-            detail[f"excess bits, n = {n}, share {share:g}"] = float(excess)
-    return Evidence(float(min(slack)), -1e-9, ">=", detail=detail)
-
-
 CLAIMS = (
     Claim(
         id="rate_reduction/nonnegative",
         statement=r"$\Delta R(X|\Pi) = R(X) - \sum_j \frac{n_j}{n} R_j \ge 0$ for labels and for soft memberships $\Pi_j$.",
         measures="smallest rate reduction, nats",
-        source=MCR2,
+        source=Source("yu2020learning", "", "not found"),
         assumptions=("each sample's memberships sum to one", "the rates of the classes are weighted by their shares"),
         check=_nonnegative,
         control=_nonnegative_control,
@@ -173,7 +154,7 @@ CLAIMS = (
         r"$V = \sum_j \frac{n_j}{n} \|S_j - \frac1n X^\top X\|_F^2$, $\beta = d/\epsilon^2$ and $\sigma$ the largest eigenvalue of any "
         r"$S_j$, $\frac{\beta^2}{4(1 + \beta\sigma)^2} V \le \Delta R \le \frac{\beta^2}{4} V$.",
         measures="smallest ratio of the rate reduction to its lower bound, or of its upper bound to it",
-        source=MCR2,
+        source=Source("yu2020learning", "", "not found"),
         assumptions=("each sample belongs to one class", "features are scaled to βσ = 1"),
         check=_equal_moments,
         control=_equal_moments_control,
@@ -184,7 +165,7 @@ CLAIMS = (
         statement=r"$\Delta R(X|\Pi)$ is convex in the memberships $\Pi$: it lies on or below the chord between any two, so uncertain "
         r"memberships never save more than the best labels.",
         measures="largest excess of the rate reduction over the chord, nats",
-        source=CODING_LENGTH,
+        source=Source("ma2007segmentation", "", "not found"),
         assumptions=("each sample's memberships sum to one",),
         check=lambda generator: _above_the_chord(generator, sign=1.0),
         control=lambda generator: _above_the_chord(generator, sign=-1.0),
@@ -195,22 +176,10 @@ CLAIMS = (
         statement=r"$\nabla_X \Delta R = XE - \sum_j \frac{n_j}{n} \Pi_j X C_j$ with $E = \alpha(I + \alpha X^\top X)^{-1}$ and "
         r"$C_j = \alpha_j (I + \alpha_j X^\top \Pi_j X)^{-1}$.",
         measures="largest relative error of the gradient",
-        source=REDUNET,
+        source=Source("chan2022redunet", "", "not found"),
         assumptions=("each sample's memberships sum to one and are held fixed",),
         check=lambda generator: _gradient_gap(generator, weighted=True),
         control=lambda generator: _gradient_gap(generator, weighted=False),
         control_description="leaves out the weights n_j / n of the classes",
-    ),
-    Claim(
-        id="rate_reduction/coding-length",
-        statement=r"$L = (n + d)\, R / \ln 2$ are bits: for $\epsilon^2 \le d \lambda_d$ each of the $n + d$ vectors takes no fewer than "
-        r"the rate-distortion function $\frac12 \sum_i \log_2 \frac{d\lambda_i}{\epsilon^2}$ of a Gaussian with the same second moment, "
-        r"eigenvalues $\lambda_1 \ge \dots \ge \lambda_d$, and at most $\frac{\epsilon^2}{2d \ln 2} \sum_i \frac{1}{\lambda_i}$ more.",
-        measures="smallest distance of the excess bits per vector from their bounds",
-        source=CODING_LENGTH,
-        assumptions=("the second moment has full rank", "the distortion is at most that of the smallest eigenvalue"),
-        check=lambda generator: _excess_bits(generator, unit=1.0),
-        control=lambda generator: _excess_bits(generator, unit=math.log(2)),
-        control_description="counts nats for bits",
     ),
 )

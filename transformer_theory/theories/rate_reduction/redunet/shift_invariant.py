@@ -17,9 +17,10 @@ C_j are convolutions. Rates refer to the shifted samples as vectors, in nats; so
 axes. Real samples need only half the frequencies.
 
 **Released code.** It takes the unitary transform (``norm="ortho"``), :math:`v' = v / \sqrt T`, in the same formulas. Then
-:math:`E' = TE` and :math:`C_j' = TC_j` at :math:`\epsilon'^2 = \epsilon^2 / T`, so its network with :math:`(\epsilon'^2, \eta', \lambda')` is the
-network here with :math:`\epsilon^2 = T\epsilon'^2`, :math:`\eta = T\eta'`, :math:`\lambda = T\lambda'`. With equal settings the two differ. In
-the released form :math:`E'` is not the operator of the shifted samples as vectors in :math:`R^{cT}`, unless T = 1.
+:math:`E' = TE` and :math:`C_j' = TC_j` at :math:`\epsilon'^2 = \epsilon^2 / T`, so its network with
+:math:`(\epsilon'^2, \eta', \lambda')` is the network here with :math:`\epsilon^2 = T\epsilon'^2`, :math:`\eta = T\eta'`,
+:math:`\lambda = T\lambda'`. With equal settings the two differ: the unitary form is not the ReduNet of the shifted samples as vectors,
+unless T = 1.
 
 Two liftings give an image many channels on a cyclic grid:
 

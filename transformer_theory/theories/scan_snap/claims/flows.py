@@ -274,7 +274,7 @@ CLAIMS = (
     ),
     Claim(
         id="scan_snap/tiny-overlaps",
-        statement=r"In Lemma 4's flow a single common token loses attention, and distinct tokens gain it, even where the classes overlap by "
+        statement=r"In Lemma 4's flow a single common token loses attention, and distinct tokens gain it, even where classes overlap by "
         r"less than $1/M$, below the range of Assumption 2: $\beta_{nn'} \approx E'_{n'n} + 1/M > 0$. "
         r"Here: the smallest move in the predicted direction, as a share of the largest move, after $50\, t_0'$.",
         measures="smallest move in the predicted direction, as a share of the largest move",

@@ -224,8 +224,9 @@ CLAIMS = (
         check=lambda generator: _slack(generator, gain_bounds),
         control=lambda generator: _slack(generator, printed_gain_bounds),
         control_description="uses the printed bounds, without the share of the class",
-        corrects=r"Lemma 4 (Eqs. (10) and (94)) drops the class shares, while $\gamma$ counts all steps, $h(t/K)$. The printed bounds follow "
-        r"from the printed flow; with the shares they need $w_n B_n$ for $B_n$, and the printed lower bound is violated, as the control shows.",
+        corrects=r"Lemma 4 (Eqs. (10) and (94)) drops the class shares, while $\gamma$ counts all steps, $h(t/K)$. The printed bounds "
+        r"follow from the printed flow; with the shares they need $w_n B_n$ for $B_n$, and the printed lower bound is violated, as the "
+        r"control shows.",
     ),
     Claim(
         id="scan_snap/single-common-token",
@@ -296,9 +297,9 @@ CLAIMS = (
     ),
     Claim(
         id="scan_snap/closed-form-h",
-        statement=r"The decoder's gain under gradient descent, $h^*(s) = h^*(s-1) + \eta_Y / (M - 1 + e^{M h^*(s-1)})$, exceeds the root $h$ of "
-        r"$e^{Mh} + (M-1) M h = M \eta_Y t + 1$ at $t = s$ by at most $2 \eta_Y / M$. Here: how far the excess leaves $[0, 2 \eta_Y / M]$ "
-        r"within 3000 steps, in units of $2 \eta_Y / M$, for $\eta_Y$ from .001 to 100.",
+        statement=r"The decoder's gain under gradient descent, $h^*(s) = h^*(s-1) + \eta_Y / (M - 1 + e^{M h^*(s-1)})$, exceeds the root "
+        r"$h$ of $e^{Mh} + (M-1) M h = M \eta_Y t + 1$ at $t = s$ by at most $2 \eta_Y / M$. Here: how far the excess leaves "
+        r"$[0, 2 \eta_Y / M]$ within 3000 steps, in units of $2 \eta_Y / M$, for $\eta_Y$ from .001 to 100.",
         measures="distance of the excess to [0, 2 eta_Y / M], in units of 2 eta_Y / M",
         source=Source(PAPER, "Lemma 5, Eq. (33); Lemma 6, Eq. (45); Lemma 7(a)", "confirmed"),
         assumptions=("Lemma 3's decoder from zero",),

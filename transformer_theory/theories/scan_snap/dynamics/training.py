@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ....core.errors import NotConverged
 from ....core.files import replacing
-from ....core.validation import integers
+from ....core.validation import as_float64, integers
 from .model import Descent, Weights
 
 Memory = tuple[Tensor, ...]
@@ -199,7 +199,7 @@ def gradient_descent(
 
 def _rate(name: str, rate: Rate, decoder: Tensor) -> Tensor:
     """Returns the rate ``[*runs, 1, 1]`` or ``[1, 1]``, in the dtype of the weights."""
-    value = torch.as_tensor(rate, dtype=decoder.dtype)
+    value = as_float64(name, rate).to(decoder.dtype)
     if value.ndim and value.shape != decoder.shape[:-2]:
         raise ValueError(f"{name} must be a number or one per run, {list(decoder.shape[:-2])}, got shape {list(value.shape)}")
     if not bool(((value > 0) & (value < math.inf)).all()):

@@ -9,7 +9,7 @@ import torch
 
 from ....core.experiment import Experiment, setting
 from ....core.measurement import Arrays, Measurement, judge
-from ....core.plotting import COLOURS, axes, caption, label_ends, shades, style
+from ....core.plotting import COLOURS, axes, caption, shades, style
 from ....core.result import Result
 from ....core.sources import Source
 from ..closed_form import gamma, printed_B, snapping_time
@@ -116,6 +116,6 @@ class BGrowth(Experiment):
             ax.set_ylim(bottom=0)
             ax.set_title(f"$B(t)$, $M$ = {settings['vocab_sizes'][panel]}, $\\eta_Y/\\eta_Z$ = {settings['ratios'][panel]:g}")
             ax.set_xlabel("step")
-            label_ends(ax)
-        caption(figure, "Labels at the right: $\\eta_Z$. Dots: the snapping time $t_0$. Dashed: B at $t_0$, the same for all.")
+            ax.legend(title="$\\eta_Z$", loc="lower right")  # the curves end too close together for labels
+        caption(figure, "Dots: the snapping time $t_0$. Dashed: B at $t_0$, the same for all.")
         return figure

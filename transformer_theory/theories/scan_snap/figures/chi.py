@@ -97,7 +97,10 @@ class Chi(Experiment):
                     ax.plot(2 * [a[f"{NAME}/t0"][k]], [0.94, 1.0], color=tint, transform=ax.get_xaxis_transform())
             ax.set_title(title)
             ax.set_xlabel("step")
-            label_ends(ax)
+            if key == "chi":  # the curves end too close together for labels
+                ax.legend(title="$\\eta_Y$", loc="center right", bbox_to_anchor=(1.0, 0.56), ncols=2)
+            else:
+                label_ends(ax)
         caption(
             figure,
             "Labels at the right: $\\eta_Y$. Dashed: the bound $\\exp(2B/K)$. Marks at the top: $t_0$. The published figure shows $\\chi$ "

@@ -39,7 +39,7 @@ class TextRates(RandomExperiment):
 
     @classmethod
     def quick(cls) -> "TextRates":
-        return cls(rates=(0.5, 2.0), seeds=2, steps=5, dim=8, words=50, windows=3)
+        return cls(rates=(2.0, 10.0), seeds=2, steps=30, dim=16, words=50, windows=3)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
         """Yields entropy and held-out loss of each rate, means over the seeds; the paper plots the entropies without numbers."""

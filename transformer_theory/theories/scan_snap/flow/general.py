@@ -14,10 +14,10 @@ In Lemma 4's flow, the subject of the theorems, the decoder is known in closed f
 
 with :math:`q_{nn} = M/(M-1)`, :math:`q_{kn} = -M/(M-1)^2` and
 :math:`\gamma_{kn} = (M-1) h(w_k t) \cdot (M-1)/(M-1+e^{M h(w_n t)})`; for equal shares :math:`w_n = 1/K` this is :math:`\gamma(t)` of
-:mod:`..closed_form`. The paper omits :math:`w_n` in the last equation but has t/K inside gamma; both are needed. In its coefficients
-:math:`\beta_{nn'}` the term with :math:`q_0 = -M/(M-1)^2` must enter with a minus, as it does here; with the printed sign common tokens
-would grow where the overlap is below about 1/M. A distinct token of class n depends only on :math:`\xi_n = a_{nn} - f_n . g_n`:
-:math:`\dot z_l = \eta_Z w_n f_{nl}^2 \xi_n` (Thm. 2).
+:mod:`..closed_form`. The paper omits :math:`w_n` in the last equation but has t/K inside gamma; both are needed. In its Eq. (88) for
+:math:`\beta_{nn'}` the first of the two terms with :math:`q_0 = -M/(M-1)^2` must enter with a minus, as it does here; with the printed
+sign common tokens would grow where the overlap is below about 1/M. A distinct token of class n depends only on
+:math:`\xi_n = a_{nn} - f_n . g_n`: :math:`\dot z_l = \eta_Z w_n f_{nl}^2 \xi_n` (Thm. 2).
 
 The M - K columns of Y whose token never follows stay equal and are stored once, so the cost does not depend on M. Source:
 :cite:t:`tian2023scan`.
@@ -40,7 +40,7 @@ from ....core.parallel import single_threaded
 from ....core.validation import converted
 from ..closed_form import scaled_gain
 from ..problem import SequenceClasses
-from .integrate import EXACT, LEMMA4, MODIFIED, DrivenFlow, Flow, Rate, decoder_times, integrate
+from .integrate import EXACT, LEMMA4, MODIFIED, DrivenFlow, Flow, Rate, check_kind, decoder_times, integrate
 
 MAX_CONDITION = 1e10  # condition number of the classes' Gram matrix above which Lemma 3's dual basis is treated as undefined
 
@@ -81,12 +81,13 @@ def modified_flow(classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y
 
 
 def _flow(name: str, classes: SequenceClasses, direction, times: Tensor, eta_y: float, eta_z: float, tolerance: float) -> Flow:
+    check_kind(classes, SequenceClasses)
     s = decoder_times(times, vocab_size=classes.vocab_size, eta_y=eta_y, eta_z=eta_z)
     Q, S = classes.queries, classes.tokens
     columns = classes.classes + (classes.vocab_size > classes.classes)
     decoder = S * columns  # the state is Y, then Z, flat; the error is measured on Z only
     rate = derivatives(classes, direction, eta_z / eta_y)
-    scale = max(1 / classes.vocab_size, SMALLEST_SCALE)
+    scale = max(classes.classes / classes.vocab_size, SMALLEST_SCALE)
     path = integrate(rate, decoder + Q * S, s, measured=slice(decoder, None), scale=scale, tolerance=tolerance, method="DOP853")
     return Flow(name, times, torch.from_numpy(path.states[:, decoder:].reshape(-1, Q, S)), path.error)
 
@@ -148,6 +149,7 @@ def lemma4_flow(
         Infeasible: the features of the classes are (numerically) linearly dependent, so Lemma 3's decoder does not exist.
         NotConverged: the integrator failed, or two tolerances disagree.
     """
+    check_kind(classes, SequenceClasses)
     s = decoder_times(times, vocab_size=classes.vocab_size, eta_y=eta_y, eta_z=eta_z)
     shape, ratio = (classes.queries, classes.tokens), eta_z / eta_y
     size, velocity = shape[0] * shape[1], _velocity(classes)
@@ -158,7 +160,8 @@ def lemma4_flow(
         speed, drive = velocity(s, state[:size].reshape(shape))
         return ratio * np.concatenate([speed.ravel(), drive])
 
-    path = integrate(rate, size + classes.classes, s, measured=slice(None), scale=1 / classes.vocab_size, tolerance=tolerance, method="DOP853")
+    scale = classes.classes / classes.vocab_size
+    path = integrate(rate, size + classes.classes, s, measured=slice(None), scale=scale, tolerance=tolerance, method="DOP853")
     logits, drive = path.states[:, :size].reshape(-1, *shape), path.states[:, size:]
     return DrivenFlow(LEMMA4, times, torch.from_numpy(logits), path.error, torch.from_numpy(drive.copy()))
 

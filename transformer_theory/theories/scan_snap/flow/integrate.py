@@ -3,7 +3,7 @@ r"""Integration of the flows in logarithmic time, with a second run that measure
 The flows depend only on :math:`s = \eta_Y t` and on :math:`\eta_Z / \eta_Y`. As functions of :math:`u = \ln(1 + s)` they are smooth: the
 decoder's residual decays as 1/s, so :math:`d/du = (1 + s)\, d/ds` stays bounded, and t = 1e100 costs little more than t = 1e10.
 
-Where M >> K the logits are of the order of 1/M, so their absolute tolerance is scaled by 1/M.
+Where M >> K the logits of the exact flow are of the order of K/M, so the absolute tolerance is scaled by K/M.
 
 The error is measured by a second run with a larger tolerance. The row sums of Z cannot serve as a check, because every linear method
 conserves them, even if its steps are too large.
@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ....core.errors import Infeasible, NotConverged
-from ....core.validation import positive
+from ....core.validation import number, positive
 from ..closed_form import check_horizon
 
 EXACT, MODIFIED, LEMMA4, CLOSED = "exact flow", "modified flow", "Lemma 4", "closed form"  # names of the four dynamics
@@ -85,10 +85,24 @@ def decoder_times(times: Float[Tensor, " t"], *, vocab_size: int, eta_y: float, 
         ValueError: a rate is not positive, or the times are not finite, not increasing, negative or too large.
     """
     positive(eta_y=eta_y, eta_z=eta_z)
+    if not isinstance(times, Tensor) or times.ndim != 1:
+        shape = list(times.shape) if isinstance(times, Tensor) else type(times).__name__
+        raise ValueError(f"times must be a vector [t], got {shape}; pass e.g. times=[1.0, 10.0]")
     if not len(times) or not bool(times.isfinite().all()) or float(times[0]) < 0 or bool((times.diff() <= 0).any()):
         raise ValueError(f"times must be finite, at least 0 and increasing, got {times.tolist()[:5]}")
     check_horizon(times, vocab_size=vocab_size, eta_y=eta_y)
     return eta_y * times.double().numpy()
+
+
+def check_kind(classes: object, kind: type) -> None:
+    """Checks that classes are of the kind that a flow integrates.
+
+    Raises:
+        TypeError: they are not; the flows of SequenceClasses and those of SymmetricClasses are different functions.
+    """
+    if not isinstance(classes, kind):
+        hint = "the symmetric_ flows take SymmetricClasses, the others SequenceClasses (see SymmetricClasses.written_out)"
+        raise TypeError(f"classes must be {kind.__name__}, got {type(classes).__name__}; {hint}")
 
 
 def integrate(rate: Rate, size: int, s: np.ndarray, *, measured: slice, scale: float, tolerance: float, method: Method) -> Path:
@@ -106,11 +120,12 @@ def integrate(rate: Rate, size: int, s: np.ndarray, *, measured: slice, scale: f
         The states at this tolerance, and their difference from the second run, which estimates the error but does not bound it.
     Raises:
         ValueError: the tolerance lies outside [1e-13, 1e-3].
+        TypeError: it is not a number.
         Infeasible: the rate is undefined at the start.
         NotConverged: the integrator failed or needed more than 100,000 evaluations, the rate became undefined, or the runs differ by more
             than 100 times the second tolerance, relative to the largest measured component.
     """
-    if not 1e-13 <= tolerance <= 1e-3:
+    if not 1e-13 <= number("tolerance", tolerance) <= 1e-3:
         raise ValueError(f"tolerance must lie in [1e-13, 1e-3], got {tolerance:g}; try 1e-8")
     floor = np.ones(size)
     floor[measured] = scale

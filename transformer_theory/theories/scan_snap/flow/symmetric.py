@@ -48,7 +48,7 @@ from ....core.parallel import single_threaded
 from ....core.validation import converted
 from ..closed_form import scaled_gain
 from ..families import SymmetricClasses
-from .integrate import EXACT, LEMMA4, MODIFIED, Flow, Rate, decoder_times, integrate
+from .integrate import EXACT, LEMMA4, MODIFIED, Flow, Rate, check_kind, decoder_times, integrate
 
 DecoderRate = tuple[float, np.ndarray, np.ndarray, np.ndarray]  # k, and the derivatives of a, w and b
 
@@ -124,6 +124,7 @@ def symmetric_lemma4_flow(
     classes: SymmetricClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float, tolerance: float = 1e-10
 ) -> SymmetricFlow:
     """Integrates Lemma 4's flow; see :func:`~.general.lemma4_flow`. The features are always linearly independent."""
+    check_kind(classes, SymmetricClasses)
     K, M, C = classes.classes, classes.vocab_size, len(classes.common)
     times_s, ratio = decoder_times(times, vocab_size=M, eta_y=eta_y, eta_z=eta_z), eta_z / eta_y
     feature_map = _features(classes)
@@ -141,7 +142,7 @@ def symmetric_lemma4_flow(
         square[C:] *= pull * eps / complement / K  # `complement` is 1 - eps, as in the modified flow
         return square
 
-    path = integrate(rate, C + len(classes.distinct), times_s, measured=slice(None), scale=1 / classes.vocab_size, tolerance=tolerance, method="LSODA")
+    path = integrate(rate, C + len(classes.distinct), times_s, measured=slice(None), scale=K / M, tolerance=tolerance, method="LSODA")
     return _flow(LEMMA4, classes, times, path.states, path.error)
 
 
@@ -166,11 +167,12 @@ def _integrate_trained(
     name: str, classes: SymmetricClasses, decoder_rate, times: Tensor, eta_y: float, eta_z: float, tolerance: float
 ) -> SymmetricFlow:
     """Integrates a flow whose decoder is trained; ``decoder_rate`` computes k and the derivatives of a, w and b by eta_Y t."""
+    check_kind(classes, SymmetricClasses)
     s = decoder_times(times, vocab_size=classes.vocab_size, eta_y=eta_y, eta_z=eta_z)
     C, D = len(classes.common), len(classes.distinct)
     decoder = 1 + 2 * (C + D) + D  # the state is c, q, a, w, b, then the logits; the error is measured on the logits only
     rate = _rate(classes, decoder_rate, eta_z / eta_y)
-    scale = 1 / classes.vocab_size
+    scale = classes.classes / classes.vocab_size
     path = integrate(rate, decoder + C + D, s, measured=slice(decoder, None), scale=scale, tolerance=tolerance, method="LSODA")
     return _flow(name, classes, times, path.states[:, decoder:], path.error)
 

@@ -1,0 +1,91 @@
+"""The figures of descent on K and Q: the three runs against the step, and the outcomes against the dimension."""
+
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import torch
+
+from transformer_theory.theories import attention_svm
+from transformer_theory.theories.attention_svm.builders import constraints
+from transformer_theory.theories.attention_svm.dynamics import Factors, random_factors
+from transformer_theory.theories.attention_svm.figures.convergence_types import (
+    KNOWN_SUPPORT,
+    SUPPORT,
+    TYPES,
+    ConvergenceTypes,
+    classify,
+)
+from transformer_theory.theories.attention_svm.figures.factor_norms import DISTANCE, IMBALANCE, NORM, RESIDUAL, RUNS, FactorNorms
+from transformer_theory.theories.attention_svm.published import published_instance, published_instances
+from transformer_theory.theories.attention_svm.selection import locally_optimal
+
+
+def test_three_runs_of_the_factors(run):
+    experiment = FactorNorms.quick()
+    table = run(experiment).table
+    value = {(row.quantity, row.setting, row.step): row.value for row in table}
+    stopped, free, common = (RUNS[name] for name in ("penalised", "separate", "common"))
+    assert value[NORM, stopped, 2000] == pytest.approx(value[NORM, stopped, 1000], rel=1e-3)
+    assert value[NORM, free, 2000] > 2 * value[NORM, free, 1000]
+    assert value[NORM, common, 2000] > 2 * value[NORM, common, 1000]
+    assert value[IMBALANCE, common, 2000] < 1e-3 < value[IMBALANCE, free, 2000] / 30
+    assert value[DISTANCE, common, 2000] < value[DISTANCE, common, 1000]
+    (residual,) = table.select(quantity=RESIDUAL)
+    assert residual.predicted == 0
+    assert residual.value < 2e-3
+
+
+def test_the_figure_of_the_factors_has_a_curve_per_run(run):
+    experiment = FactorNorms.quick()
+    panels = experiment.plot(run(experiment)).axes
+    assert [len(ax.lines) for ax in panels] == [3, 3, 3]
+    assert panels[1].get_legend_handles_labels()[1] == list(RUNS.values())
+
+
+@pytest.mark.parametrize("dim", [20, 50])
+def test_the_share_of_problems_in_which_all_tokens_are_support_vectors(dim, unchecked):
+    """Exact counts of another program on the same problems."""
+    counts = classify("W", 5, 5, dim, trials=100, steps=1, rate=0.1, threshold=1e-3, seed=0)
+    assert counts["support"] / 100 == KNOWN_SUPPORT[dim]
+
+
+@pytest.mark.parametrize("of", ["W", "KQ"])
+def test_the_types_are_those_of_single_problems(of, unchecked):
+    counts = classify(of, 3, 4, 3, trials=8, steps=400, rate=0.1, threshold=1e-3, seed=0)
+    expected = dict.fromkeys([*TYPES, "support"], 0)
+    factors = random_factors(published_instances(range(8), inputs=3, tokens=4, dim=3), generator=torch.Generator().manual_seed(0))
+    for trial in range(8):
+        instance = published_instance(trial, inputs=3, tokens=4, dim=3)
+        solve = attention_svm.frobenius_max_margin if of == "W" else attention_svm.nuclear_max_margin
+        if of == "W":
+            W = attention_svm.normalised_descent(instance, attention_svm.start(instance), steps=400).W
+        else:
+            W = attention_svm.normalised_descent(instance, Factors(factors.K[trial], factors.Q[trial]), steps=400).W
+        attention = instance.attention(W)
+        select, best = attention.argmax(-1), instance.optimal()
+        with suppress(attention_svm.Infeasible):
+            expected["support"] += bool((solve(constraints(instance.tokens, instance.query, best)).margins < 1 + 1e-6).all())
+        pairs = constraints(instance.tokens, instance.query, select)
+        settled = bool((attention.amax(-1) > 1 - 1e-3).all())
+        local = settled and bool(locally_optimal(instance.scores, select, pairs, solve(pairs)).all())
+        expected["best"] += settled and bool((select == best).all())
+        expected["local"] += local
+        expected["not_local"] += settled and not local
+        expected["open"] += not settled
+    assert counts == expected
+    assert counts["local"] > 0
+
+
+def test_outcomes_of_both_descents(run):
+    experiment = ConvergenceTypes.quick()
+    result = run(experiment)
+    a = result.arrays
+    for name in ("W", "KQ"):
+        shares = [a[f"attention_svm/{name}_{kind}"] for kind in ("local", "not_local", "open")]
+        np.testing.assert_allclose(sum(shares), 1)
+        assert (a[f"attention_svm/{name}_best"] <= a[f"attention_svm/{name}_local"]).all()
+    assert not [row for row in result.table if row.predicted is not None]  # other settings than those of the reference
+    assert {row.quantity for row in result.table} == {*TYPES.values(), SUPPORT}
+    left, right = experiment.plot(result).axes
+    assert len(left.lines) == len(right.lines) == len(TYPES) + 1

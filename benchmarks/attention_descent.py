@@ -49,7 +49,7 @@ CASES = (
     Case(6, 8, 10, False, 400, 100),
     Case(6, 8, 10, True, 400, 100),
     Case(10, 10, 50, False, 200, 40),
-    Case(10, 10, 50, True, 100, None),
+    Case(10, 10, 50, True, 100, 25),
 )
 
 

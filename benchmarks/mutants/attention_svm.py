@@ -248,6 +248,7 @@ MUTANTS: tuple[Mutant, ...] = (
         'as_float64("W", W)',
         "missing term",
         "the scale R fitted without the finite part",
+        equivalent="W_fin lies in the span of the equations, to which W_dir is orthogonal, so that <W_dir, W_fin> = 0",
     ),
     Mutant(
         BUILDERS + "multi_token",

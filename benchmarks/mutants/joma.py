@@ -132,7 +132,11 @@ MUTANTS = (
     ),
     # The linear unit.
     Mutant(
-        f"{JOMA}.orbit.orbit", "math.sqrt(2) * inverse", "inverse", "dropped factor", "the orbit without the root of two before the inverse erf"
+        f"{JOMA}.orbit.orbit",
+        "math.sqrt(2) * inverse",
+        "inverse",
+        "dropped factor",
+        "the orbit without the root of two before the inverse erf",
     ),
     Mutant(f"{JOMA}.orbit.blow_up_time", "math.pi / 2", "math.pi", "wrong factor", "a blow-up time of the root of pi"),
     Mutant(

@@ -175,9 +175,20 @@ def test_a_network_at_chance_is_named_in_the_caption_and_has_no_verdict(data):
     assert networks.chance_note(Result("crate.variants", table=many), layers.ACCURACY).endswith(": 4 of 4 networks.")
 
 
+def test_the_curves_on_the_training_part_are_those_of_its_sequences(data):
+    _, arrays = layers.train_network("CRATE (released form)", seed=0, rate=8e-3, steps=3, dim=16, depth=2)
+    model = networks.crate(data.train, seed=0, dim=16, depth=2)
+    networks.fit(model, data, steps=3, learning_rate=8e-3, seed=0)
+    for quantity in (layers.AFTER, layers.NONZEROS):
+        for row, part in ((0, data.test), (2, data.train[: len(data.test)])):
+            expected = layers.curves(model, part.tokens).select(quantity=quantity).column("value")
+            assert arrays[quantity][row] == pytest.approx(expected, rel=1e-6)
+    assert not np.allclose(arrays[layers.AFTER][0], arrays[layers.AFTER][2])
+
+
 def test_layers_judge_only_networks_that_learnt():
     experiment = layers.Layers.quick()
-    curves = {quantity: np.full((1, 2, 2), 0.5) for quantity in (layers.INPUT, layers.BEFORE, layers.AFTER, layers.NONZEROS)}
+    curves = {quantity: np.full((1, 3, 2), 0.5) for quantity in (layers.INPUT, layers.BEFORE, layers.AFTER, layers.NONZEROS)}
     for learnt in (True, False):
         rows = [row for row in experiment._curves("CRATE (released form)", curves, learnt=learnt) if row.threshold is not None]
         assert rows

@@ -7,7 +7,15 @@ import torch
 
 from transformer_theory.core.metric import Activations
 from transformer_theory.maths.linalg import stable_rank
-from transformer_theory.theories.joma.in_networks import IN_NETWORKS, LOWER_RANK, RANK_NOTE, REBOUND, REBOUND_NOTE, JointDynamics, gaussian_rank
+from transformer_theory.theories.joma.in_networks import (
+    IN_NETWORKS,
+    LOWER_RANK,
+    RANK_NOTE,
+    REBOUND,
+    REBOUND_NOTE,
+    JointDynamics,
+    gaussian_rank,
+)
 
 SHARP, FLAT = torch.eye(4).expand(2, 1, 4, 4), torch.full((2, 1, 4, 4), 0.25)
 

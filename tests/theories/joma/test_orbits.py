@@ -108,7 +108,7 @@ def test_the_time_of_log_remaining_is_met_over_the_whole_range(mu):
             s = mpmath.mpf(-log)
             inner = [edge for edge in edges if edge < min(s, 60)] + [min(s, mpmath.mpf(60))]
             passed = mpmath.quad(lambda u: mpmath.exp(-((mu * mpmath.expm1(-u)) ** 2) / 2), inner, method="gauss-legendre", maxdegree=4)
-            passed += max(s - 60, 0) * mpmath.exp(-mpmath.mpf(mu) ** 2 / 2)
+            passed += max(s - 60, 0) * mpmath.exp(-(mpmath.mpf(mu) ** 2) / 2)
             assert float(passed / time) == pytest.approx(1, rel=0, abs=2e-13)
 
 

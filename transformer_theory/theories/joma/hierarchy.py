@@ -14,9 +14,10 @@ latents:
     \frac{\langle h_u - \bar h_u, a - \bar a \rangle}{\|h_u - \bar h_u\| \|a - \bar a\|} .
 
 The largest of many correlations over few classes is not small by chance: for 400 Gaussian units and 20 classes it is .63
-(:func:`chance_recovery`; the asymptotic :math:`\sqrt{2 \ln 400 / 20} = .77` does not apply to so few classes). A recovery therefore needs two chance levels: the recovery
-before training, and the recovery with the classes of the latents shuffled. Latents that are active in no class or in every class have no
-correlation and are omitted. The released code also prints the recovery without centring, for which any two positive vectors are similar.
+(:func:`chance_recovery`; the asymptotic :math:`\sqrt{2 \ln 400 / 20} = .77` does not apply to so few classes). A recovery therefore needs
+two chance levels: the recovery before training, and the recovery with the classes of the latents shuffled. Latents that are active in no
+class or in every class have no correlation and are omitted. The released code also prints the recovery without centring, for which any two
+positive vectors are similar.
 Source: :cite:t:`tian2024joma`, Table 1 and released code.
 """
 

@@ -34,7 +34,7 @@ THEORY = Theory(
         "no positions, one layer, one-hot tokens, attended tokens of Euclidean norm one",
         "long sequences, and a decoder that learns much faster than attention",
         "each token is distinct to one class or common; the growth of a common token's logit is known only if it is the only one",
-        r"weakly overlapping classes: $|\lambda_1(E)| < 1/K$ and $|\lambda_i(E)| \ge \sqrt{6/M}$",
+        r"weakly overlapping classes: $M \gg K^2$, $|\lambda_1(E)| < 1/K$ and $|\lambda_i(E)| \ge \sqrt{6/M}$",
         "the decoder follows the modified dynamics of Lemma 3 (closed forms)",
     ),
     claims=CLAIMS,

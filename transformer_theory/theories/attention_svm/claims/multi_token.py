@@ -14,7 +14,8 @@ from ....core.sources import Source
 from ....maths.linalg import cosine
 from ..builders import constraints
 from ..dynamics import HeadInstance, normalised_descent, random_start, relu_head
-from ..sharing import least_push, settled, shared
+from ..problem import cross_attention
+from ..sharing import SOME_ATTENTION, least_push, settled, shared
 from ..solvers import frobenius_max_margins, generalised_max_margins
 
 THRESHOLD, TRIALS = 0.02, 90
@@ -58,6 +59,42 @@ def _one_token(generator: torch.Generator) -> Evidence:
     return _median(W[trials], solutions.W, solutions.solved)
 
 
+def _finite_parts(generator: torch.Generator, *, uniform: bool) -> Evidence:
+    """Returns evidence about the distance of W_fin from the part of W in the span of its equations, and about its cosine to W_dir.
+
+    Args:
+        uniform: whether W_fin is that of equal shares of the tokens that have attention, in the place of the shares under W.
+    """
+    instance = cross_attention(inputs=2, tokens=3, dim=5, generator=generator, trials=40)
+    W = 4 * torch.randn(40, 5, 5, generator=generator, dtype=torch.float64)
+    attention = instance.attention(W)
+    has = attention > SOME_ATTENTION
+    target = generalised_max_margins(instance.tokens, instance.query, has / has.sum(-1, keepdim=True) if uniform else attention)
+    errors = []
+    for trial in (has.sum(-1) > 1).any(-1).nonzero().squeeze(-1).tolist():
+        rows = [
+            torch.outer(x[t] - x[first], z).ravel()
+            for x, z, chosen in zip(instance.tokens[trial], instance.query[trial], has[trial])
+            for first, *others in [chosen.nonzero().squeeze(-1).tolist()]
+            for t in others
+        ]
+        span = torch.linalg.qr(torch.stack(rows).mT)[0]
+        part = (span @ (span.mT @ W[trial].ravel())).reshape(5, 5)
+        finite, direction = target.finite.W[trial], target.direction.W[trial]
+        inner = float((finite * direction).sum().abs() / (part.norm() * direction.norm().clamp(min=1e-300)))
+        errors.append(max(float((finite - part).norm() / part.norm()), inner))
+    worst = max(errors, default=math.nan)
+    return Evidence(worst, 1e-6, "<=", converged=bool(errors), detail={"problems": len(errors)})
+
+
+def _own_shares(generator: torch.Generator) -> Evidence:
+    return _finite_parts(generator, uniform=False)
+
+
+def _equal_shares(generator: torch.Generator) -> Evidence:
+    return _finite_parts(generator, uniform=True)
+
+
 CLAIMS = (
     Claim(
         id="attention_svm/several-tokens",
@@ -76,5 +113,16 @@ CLAIMS = (
         control=_one_token,
         control_description="The prediction is replaced by the max-margin solution of the most attended token of each input.",
         corrects="The conjecture does not assume that the head pushes every token outside the sets away, and fails without this.",
+    ),
+    Claim(
+        id="attention_svm/shared-finite-part",
+        statement=r"$W_{fin}$ is the part of $W$ in the span of the matrices $(x_{i,t} - x_{i,\tau}) z_i^\top$ with $t, \tau \in O_i$, "
+        r"for every $W$. It is orthogonal to $W_{dir}$, so $R = \langle W_{dir}, W\rangle / \|W_{dir}\|_F^2$.",
+        measures="largest distance of W_fin from this part of W, relative to its norm, or cosine to W_dir, over up to 40 random W",
+        source=Source("tarzanagh2023transformers"),
+        assumptions=("some input keeps several tokens, each with more than 0.001 of its attention",),
+        check=_own_shares,
+        control=_equal_shares,
+        control_description="The tokens of a set are given equal shares, not those they have under W.",
     ),
 )

@@ -266,11 +266,16 @@ def parts(data: Gradient, state: State | Factors, penalty: float) -> list[tuple[
     trials, n, T, d = data.tokens.shape
     width = state.K.shape[-1] if isinstance(state, Factors) else 0
     # Per trial, a step reads the tokens, the factors and their directions.
-    number = math.ceil(trials * (n * T * d + 2 * width * (d + min(n, data.query.shape[-1]))) / STEP_CACHE) if data.separable else 1
-    if number == 1:
+    entries = n * T * d + 2 * width * (d + min(n, data.query.shape[-1]))
+    number = min(trials, math.ceil(trials * entries / STEP_CACHE)) if data.separable else 1
+    if number <= 1:
         return [(data, space(data, state, penalty))]
-    rows = [slice(trials * k // number, trials * (k + 1) // number) for k in range(min(number, trials))]
-    return [(part, space(part, part_of(state, trials, some), penalty)) for some in rows for part in [data.part(some)]]
+    result = []
+    for k in range(number):
+        rows = slice(trials * k // number, trials * (k + 1) // number)
+        part = data.part(rows)
+        result.append((part, space(part, part_of(state, trials, rows), penalty)))
+    return result
 
 
 def _flat(V: Tensor) -> Tensor:

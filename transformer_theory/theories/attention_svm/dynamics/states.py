@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from zipfile import BadZipFile
 
 import numpy as np
@@ -100,7 +100,7 @@ class Factors:
         return self.K @ self.Q.mT
 
 
-Record = TypeVar("Record", State, Factors, Carried, Frame)
+Record = TypeVar("Record", bound="State | Factors | Carried | Frame")
 
 
 def part_of(record: Record, trials: int, rows: slice) -> Record:
@@ -214,14 +214,28 @@ def load(path: str | os.PathLike[str]) -> State | Factors:
         arrays = {name: file[name] for name in file.files}
     step = int(arrays.pop("step", -1))
     tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
-    for kind, names, followed, carried_kind in ((State, ("W",), "W", Carried), (Factors, ("K", "Q"), "Q", Frame)):
-        # A state has either all arrays of its carried numbers or none. An incomplete set stays in ``tensors`` and is rejected below.
-        inner = [f.name for f in fields(carried_kind) if f.name != followed]
-        complete = all(f"carried_{name}" in tensors for name in inner)
-        if step >= 0 and set(tensors) == {*names, *(f"carried_{name}" for name in inner if complete)}:
-            parts = {name: tensors.pop(f"carried_{name}") for name in inner if complete}
-            return kind(**tensors, step=step, carried=carried_kind(**{followed: tensors[followed]}, **parts) if complete else None)
+    if step >= 0 and set(tensors) >= {"K", "Q"}:
+        K, Q = tensors.pop("K"), tensors.pop("Q")
+        return Factors(K, Q, step, _carried(path, Frame, tensors, Q=Q))
+    if step >= 0 and "W" in tensors:
+        W = tensors.pop("W")
+        return State(W, step, _carried(path, Carried, tensors, W=W))
     raise ValueError(f"{os.fspath(path)} must hold a saved State or Factors, got arrays named {sorted(arrays)}")
+
+
+def _carried(path: str | os.PathLike[str], kind: Any, tensors: dict[str, Tensor], **weights: Tensor) -> Any:
+    """Returns the carried numbers of a file, or None if it has none.
+
+    Raises:
+        ValueError: the file has other arrays, or not all of them.
+    """
+    names = [f.name for f in fields(kind) if f.name not in weights]
+    if not tensors:
+        return None
+    if set(tensors) != {f"carried_{name}" for name in names}:
+        expected = ", ".join(f"carried_{name}" for name in names)
+        raise ValueError(f"{os.fspath(path)} must hold a saved state with arrays {expected} or none of these, got {sorted(tensors)}")
+    return kind(**{name: tensors[f"carried_{name}"] for name in names}, **weights)
 
 
 def check_instance(instance: Instance | HeadInstance, *kinds: type) -> None:

@@ -26,7 +26,7 @@ def add_to_diagonal(A: np.ndarray, values: np.ndarray | float) -> None:
 
 
 def cholesky(matrices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns lower Cholesky factors ``[..., q, q]`` and the mask ``[...]`` of the matrices that have none; their factors are identities."""
+    """Returns lower Cholesky factors ``[..., q, q]`` and the mask ``[...]`` of the matrices that have none, with identities for these."""
     try:
         return np.linalg.cholesky(matrices), np.zeros(matrices.shape[:-2], dtype=bool)
     except np.linalg.LinAlgError:

@@ -27,7 +27,6 @@ from .pairs import Pairs
 from .tolerances import DIRECT_SIZE, EPSILON, FROBENIUS_KKT_TOL, GRAM_ONLY_SIZE, LENGTH_RANGE
 from .working_sets import solve_large
 
-
 Naming = Callable[[np.ndarray], tuple[tuple[int, int], ...]]  # weights [m] -> pairs (input, token) of the non-zero ones
 
 

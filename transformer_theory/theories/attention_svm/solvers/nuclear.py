@@ -171,8 +171,9 @@ class Answer:
     @classmethod
     def none(cls, B: int, m: int, d_x: int, d_z: int) -> "Answer":
         """Returns zeros with infinite residuals."""
-        infinite = np.full((2, B), np.inf)
-        return cls(np.zeros((B, d_x, d_z)), *np.zeros((2, B, m)), np.zeros(B), *infinite, np.zeros(B, dtype=int))
+        dual, margins = np.zeros((2, B, m))
+        kkt, gap = np.full((2, B), np.inf)
+        return cls(np.zeros((B, d_x, d_z)), dual, margins, np.zeros(B), kkt, gap, np.zeros(B, dtype=int))
 
     def put(self, index: np.ndarray, other: "Answer") -> None:
         """Replaces the problems that ``index`` selects by those of ``other``."""
@@ -187,7 +188,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Data:
-    """The constraints of B problems as arrays: difference ``[B, m, d_x]``, query ``[B, m, d_z]``, rhs and mask of the equations ``[B, m]``."""
+    """Constraints of B problems as arrays: difference ``[B, m, d_x]``, query ``[B, m, d_z]``, rhs and mask of the equations ``[B, m]``."""
 
     difference: np.ndarray
     query: np.ndarray

@@ -1,21 +1,21 @@
 r"""Batches of Frobenius problems with more constraints than entries of W: an interior-point method on W itself.
 
-The constraints :math:`F_c = d_c z_c^\top`, written as rows of a matrix A ``[m, k]`` with k = d_x d_z < m, are linearly dependent, so pivoting
-on their Gram matrix rarely terminates. With slacks s, multipliers :math:`\lambda` and a parameter :math:`\mu \to 0`, the method solves
+The constraints :math:`F_c = d_c z_c^\top`, written as rows of a matrix A ``[m, k]`` with k = d_x d_z < m, are linearly dependent. Pivoting
+on their Gram matrix therefore rarely terminates. With slacks s, multipliers :math:`\lambda` and :math:`\mu \to 0`, the method solves
 
 .. math:: w = A^\top\lambda, \qquad A w - s = b, \qquad \lambda_c s_c = \mu, \qquad \lambda, s > 0
 
-by Newton steps with the predictor and corrector of :cite:t:`mehrotra1992implementation`. Eliminating :math:`\lambda` and s leaves one system
+by Newton steps with the predictor and corrector of :cite:t:`mehrotra1992implementation`. Eliminating :math:`\lambda` and s leaves a system
 of size k per step, :math:`(I + A^\top D A)\,\Delta w = r` with :math:`D = \operatorname{diag}(\lambda / s)`. Near the solution, either the
-multiplier or the slack of a constraint is almost zero, which shows the active set; W then follows from equality on this set. The result is
-not verified here.
+multiplier or the slack of a constraint is almost zero. This shows the active set, and W follows from equality on it. The result is not
+verified here.
 """
 
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
+from .dense import add_to_diagonal, cholesky, solve_cholesky, transposed
 from .tolerances import MARGIN_ATOL, PRIMAL_ROUNDS, PRIMAL_STAGES, REFINEMENTS, RIDGE, SIGN_ATOL
 
 BOUNDARY_SHARE = 0.99  # length of a step as a share of the distance to the boundary
@@ -114,15 +114,14 @@ def _step(
     # Predictor and corrector share the factorised system I + A^T D A.
     inverse = 1 / slack
     np.multiply(rows, (dual * inverse)[..., None], out=scaled)
-    np.matmul(rows.transpose(0, 2, 1), scaled, out=system)
-    diagonal = np.einsum("bii->bi", system)
-    diagonal += 1.0
-    lower = torch.from_numpy(_cholesky(system))
+    np.matmul(transposed(rows), scaled, out=system)
+    add_to_diagonal(system, 1.0)
+    lower, failed = cholesky(system)
     pull, product = dual * inverse * missing, dual * slack
 
     def direction(target: np.ndarray) -> Point:
         """Returns the changes that remove the residuals and change the products of multipliers and slacks by ``target``."""
-        step = _solve(lower, _combine(target * inverse + pull, rows) - off)
+        step = solve_cholesky(lower, _combine(target * inverse + pull, rows) - off)
         change = _times(rows, step) - missing
         return Point(step, (target - dual * change) * inverse, change)
 
@@ -142,22 +141,7 @@ def _step(
     # For every feasible w, b^T lambda <= (A^T lambda)^T w, so |w| is at least b^T lambda / |A^T lambda|. If this bound is large, the
     # constraints probably contradict one another.
     hopeless = objective > NORM_MAX * np.sqrt(np.square(w - off).sum(-1))
-    return following, (missing, off), done, done | hopeless | ~np.isfinite(gap)
-
-
-def _cholesky(matrices: np.ndarray) -> np.ndarray:
-    """Returns Cholesky factors ``[B, k, k]``, with NaN for matrices that have none."""
-    try:
-        return np.linalg.cholesky(matrices)
-    except np.linalg.LinAlgError:  # one matrix has none
-        factors, failed = torch.linalg.cholesky_ex(torch.from_numpy(matrices))
-        return torch.where((failed != 0)[:, None, None], torch.nan, factors).numpy()
-
-
-def _solve(lower: torch.Tensor, right: np.ndarray) -> np.ndarray:
-    """Solves L L^T x = ``right`` for Cholesky factors L ``[B, k, k]`` and right-hand sides ``[B, k]``."""
-    half = torch.linalg.solve_triangular(lower, torch.from_numpy(right)[..., None], upper=False)
-    return torch.linalg.solve_triangular(lower.mT, half, upper=True).numpy()[..., 0]
+    return following, (missing, off), done & ~failed, done | failed | hopeless | ~np.isfinite(gap)
 
 
 def _length(values: np.ndarray, step: np.ndarray, share: float = 1.0) -> np.ndarray:
@@ -186,10 +170,9 @@ def _on_active_set(rows: np.ndarray, rhs: np.ndarray, unit: np.ndarray, point: P
     mask = np.take_along_axis(active, order, -1).astype(float)
     part = rows[np.arange(len(rows))[:, None], order] * mask[..., None]
     margins, scale = np.take_along_axis(rhs, order, -1) * mask, np.take_along_axis(unit, order, -1)
-    gram = np.matmul(part, part.transpose(0, 2, 1))
-    diagonal = np.einsum("bcc->bc", gram)
-    diagonal += 1 + RIDGE - mask
-    lower = torch.from_numpy(_cholesky(gram))
+    gram = np.matmul(part, transposed(part))
+    add_to_diagonal(gram, 1 + RIDGE - mask)
+    lower, _ = cholesky(gram)
     w, multipliers = np.zeros((len(rows), rows.shape[-1])), np.zeros_like(margins)
     # Iterative refinement, as in batched pivoting: errors of the active margins are computed from w, and the correction is added to w. It
     # also removes the effect of the ridge.
@@ -201,7 +184,7 @@ def _on_active_set(rows: np.ndarray, rhs: np.ndarray, unit: np.ndarray, point: P
             break
         if 2 * inexact.sum() <= len(inexact):  # most problems need one refinement only
             index, missing = np.arange(len(rows))[index][inexact], missing[inexact]
-        correction = _solve(lower[index], missing) * mask[index]
+        correction = solve_cholesky(lower[index], missing) * mask[index]
         multipliers[index] += correction
         w[index] += _combine(correction, part[index])
     full = np.zeros_like(rhs)

@@ -18,7 +18,7 @@ from ....core.sources import Source
 from ....models.crate import PaperAttention
 from .. import networks
 from ..in_networks import AFTER, BEFORE, NONZEROS
-from ..layer_curves import CURVES, INPUT, REDUCTION, layerwise
+from ..layer_curves import CURVES, INPUT, REDUCTION, curves, layerwise
 from ..problem import CURVES as SOURCE
 
 if TYPE_CHECKING:
@@ -52,7 +52,10 @@ def validate(name: str, seed: int, rate: float, steps: int, dim: int, depth: int
 
 
 def train_network(name: str, seed: int, rate: float, steps: int, dim: int, depth: int) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-    """Trains one network. Returns its accuracies and, per quantity, the curves of this and of an untrained network, [2, layers]."""
+    """Trains one network. Returns its accuracies and, per quantity, three curves, [3, layers].
+
+    The curves are those of the network and of an untrained one on the test part, and of the network on as many training sequences.
+    """
     data = networks.digit_parts(seed=seed)
     model, untrained = (NETWORKS[name](data.train, seed=s, dim=dim, depth=depth) for s in (seed, seed + 1))
     run = networks.fit(model, data, steps=steps, learning_rate=rate, seed=seed)
@@ -62,13 +65,19 @@ def train_network(name: str, seed: int, rate: float, steps: int, dim: int, depth
         ACCURACY: networks.accuracy(model, data.test),
         PARAMETERS: float(networks.parameter_count(model)),
     }
+    assert data.train.labels is not None
+    count = len(data.test)
+    seen = curves(model, data.train.tokens[:count], data.train.labels[:count])
     rows = {quantity: table.select(quantity=quantity) for quantity in CURVES}
-    curves = {
-        quantity: np.array([rows[quantity].column("value"), [row.null.mean if row.null else None for row in rows[quantity]]], dtype=float)
+    untrained_values = {quantity: [row.null.mean if row.null else None for row in rows[quantity]] for quantity in CURVES}
+    arrays = {
+        quantity: np.array(
+            [rows[quantity].column("value"), untrained_values[quantity], seen.select(quantity=quantity).column("value")], dtype=float
+        )
         for quantity in CURVES
         if len(rows[quantity])
     }
-    return numbers, curves
+    return numbers, arrays
 
 
 @dataclass(frozen=True)
@@ -108,10 +117,10 @@ class Layers(RandomExperiment):
             numbers = [seed_numbers for seed_numbers, _ in network_results]
             p = networks.guessing_p([seed_numbers[ACCURACY] for seed_numbers in numbers], networks.digit_parts(seed=first).test)
             yield from self._numbers(name, numbers, p)
-            # [seeds, 2, layers]: trained and untrained
-            curves = {quantity: np.stack([curve[quantity] for _, curve in network_results]) for quantity in network_results[0][1]}
-            yield from self._curves(name, curves, learnt=not networks.at_chance(p))
-            yield Arrays({f"crate/layers/{name}/{quantity}": values for quantity, values in curves.items()})
+            # [seeds, 3, layers]: trained, untrained, and trained on the training part
+            stacked = {quantity: np.stack([curve[quantity] for _, curve in network_results]) for quantity in network_results[0][1]}
+            yield from self._curves(name, stacked, learnt=not networks.at_chance(p))
+            yield Arrays({f"crate/layers/{name}/{quantity}": values for quantity, values in stacked.items()})
 
     def _numbers(self, name: str, numbers: list[dict[str, float]], p: float) -> Iterator[Measurement]:
         """Yields the accuracies and the number of parameters, as means over seeds; ``p`` is the accuracy's probability under guessing."""
@@ -124,17 +133,19 @@ class Layers(RandomExperiment):
                 "crate", "figure", quantity, float(np.mean(values)), unit=unit, model=name, n=len(values), note=note, **columns
             )
 
-    def _curves(self, name: str, curves: dict[str, np.ndarray], *, learnt: bool) -> Iterator[Measurement]:
+    def _curves(self, name: str, stacked: dict[str, np.ndarray], *, learnt: bool) -> Iterator[Measurement]:
         """Yields the curves by layer, and their ratios, with verdicts if the network has learnt anything."""
         covered = name != "ViT" if learnt else None
-        for quantity, values in curves.items():
-            for layer, (value, null) in enumerate(values.mean(0).T.tolist()):
+        for quantity, values in stacked.items():
+            for layer, (value, null, seen) in enumerate(values.mean(0).T.tolist()):
                 yield Measurement("crate", "figure", quantity, value, null=Null(UNTRAINED, (null,)), model=name, layer=layer)
+                yield Measurement("crate", "figure", quantity, seen, split="train", model=name, layer=layer)
         for quantity in (INPUT, AFTER, NONZEROS):
-            ratio, null = curves[quantity][:, :, -1].mean(0) / curves[quantity][:, :, 0].mean(0)
+            ratio, null, seen = stacked[quantity][:, :, -1].mean(0) / stacked[quantity][:, :, 0].mean(0)
+            yield Measurement("crate", "figure", quantity, float(seen), split="train", setting=LAST_OVER_FIRST, model=name, n=self.seeds)
             yield self._fall(quantity, float(ratio), 1.0, covered, name, setting=LAST_OVER_FIRST, null=float(null))
             yield self._fall(quantity, float(ratio - null), 0.0, covered, name, setting=LEARNT)
-        ratio, null = (curves[AFTER] / curves[BEFORE]).mean((0, 2))
+        ratio, null, _ = (stacked[AFTER] / stacked[BEFORE]).mean((0, 2))
         yield self._fall(ATTENTION_CHANGE, float(ratio), 1.0, covered, name, null=float(null))
 
     def _fall(
@@ -169,16 +180,17 @@ class Layers(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots one panel per quantity and one curve per network: mean over seeds with the range as a band, random weights dashed."""
+        """Plots one panel per quantity and one curve per network: mean over seeds, range as a band; random weights and training part."""
         names = [name for name in NETWORKS if f"crate/layers/{name}/{INPUT}" in result.arrays]
         figure, panels = axes(1, len(CURVES), width=2.2 * len(CURVES), height=2.7)
         for ax, quantity in zip(panels, CURVES):
             for name in names:
-                values, null = result.arrays[f"crate/layers/{name}/{quantity}"].swapaxes(0, 1)
+                values, null, seen = result.arrays[f"crate/layers/{name}/{quantity}"].swapaxes(0, 1)
                 layers = range(1, values.shape[1] + 1)
                 line(ax, layers, values.mean(0), name=name, label=name)
                 ax.fill_between(layers, values.min(0), values.max(0), color=COLOURS[name], alpha=0.18, linewidth=0)
                 line(ax, layers, null.mean(0), name=name, linestyle=(0, (3, 2)), linewidth=1.0)
+                line(ax, layers, seen.mean(0), name=name, linestyle=(0, (1, 1)), linewidth=1.0)
             title, unit = TITLES[quantity]
             ax.set_title(title)
             ax.set_ylabel(unit)
@@ -188,9 +200,9 @@ class Layers(RandomExperiment):
         figure.legend(handles, labels, loc="outside upper center", ncols=len(names))
         caption(
             figure,
-            "Solid: trained, mean and range of the seeds. Dashed: random weights. Rates: tokens of every head scaled to norm one. Curves "
-            "that coincide hide one another: with random weights both forms of CRATE have the same U in layer 1, and a ViT has no zeros "
-            "at all." + networks.chance_note(result, ACCURACY),
+            "Solid: trained, test part, mean and range of the seeds. Dotted: the same on the training part. Dashed: random weights. Rates: "
+            "tokens of every head scaled to norm one. Curves that coincide hide one another: with random weights both forms of CRATE have "
+            "the same U in layer 1, and a ViT has no zeros at all." + networks.chance_note(result, ACCURACY),
         )
         return figure
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from ....core.claims import Claim, Evidence
 from ....core.sources import Source
-from ..block import AttentionForm, Block, Contexts, Exponential, Linear, Softmax, gaussian_block, gaussian_contexts, sampled_contexts
+from ..block import AttentionForm, Contexts, Exponential, Linear, Softmax, gaussian_block, gaussian_contexts, sampled_contexts
 from ..dynamics import Model, cross_entropy, gradient_descent, gradient_flow, squared, tanh
 from ..invariants import drift, factorisation_error, first_term, fixed_mean, goodness_of_fit, mean_attention, moving_mean
 

@@ -143,7 +143,7 @@ CLAIMS = (
         measures=r"largest relative error of the ratios at $t = 1000$",
         source=Source("tian2024joma", "Theorem 4", "second-hand"),
         assumptions=(
-            "the lower layer moves by the given equation; the paper prints it up to scalar factors, which change the clock of all components",
+            "the lower layer moves by the given equation; the paper prints it up to scalar factors, which change the common clock only",
             r"late in training: $|\delta_k(t)| \ll |\delta_k(0)| \exp(-C \exp(\mu_k^2))$",
             "it starts at zero",
             r"four components $\mu_j$ between 0.5 and 3",
@@ -176,8 +176,8 @@ CLAIMS = (
     ),
     Claim(
         id="joma/nonlinear-orbit",
-        statement=r"The normaliser of $v \leftarrow v + \eta (\mu - v) \circ$ softmax($v^2/2$) changes the clock and not the orbit: for small "
-        r"steps $t_l = \int_0^{v_l} e^{-u^2/2} / (\mu_l - u)\, du$ is the same for all components, and v is on the flow "
+        statement=r"The normaliser of $v \leftarrow v + \eta (\mu - v) \circ$ softmax($v^2/2$) changes the clock and not the orbit: for "
+        r"small steps $t_l = \int_0^{v_l} e^{-u^2/2} / (\mu_l - u)\, du$ is the same for all components, and v is on the flow "
         r"$\dot v = (\mu - v) \circ e^{v^2/2}$ at that time. The statement is the library's own.",
         measures=r"the larger of $\max_l t_l / \min_l t_l - 1$ and the largest distance of v from the flow",
         source=JOMA,

@@ -142,7 +142,8 @@ class Invariant(RandomExperiment):
             _plot_kind(panels[5 * row : 5 * row + 5], kind, result)
         caption(
             figure,
-            "Bands: all draws; lines: their mean. First draw in the three columns on the right, colours as on the left; dashed: equality. 'Both terms' takes the "
+            "Bands: all draws; lines: their mean. First draw in the three columns on the right, colours as on the left; dashed: "
+            "equality. 'Both terms' takes the "
             "mean attention of the start, 'moving mean' that of each moment.",
         )
         return figure

@@ -152,7 +152,10 @@ class TextDepth(RandomExperiment):
                 label_ends(ax, fontsize=6.5)
         for ax in grid[1, -1]:
             ax.set_xlabel("step")
-        caption(figure, "Above: entropy of attention, mean over held-out windows. Below: stable rank of the MLP's lower layer. Bands: all seeds.")
+        caption(
+            figure,
+            "Above: entropy of attention, mean over held-out windows. Below: stable rank of the MLP's lower layer. Bands: all seeds.",
+        )
         return figure
 
 

@@ -1,8 +1,8 @@
 """Attention that is sparse first and dense later (Fig. 3 or 4), and the learning speeds of salient components.
 
 The paper prints no numbers. A plain loop over the published descent (ten components from torch's seed 0, T = 3, 5000 steps of 0.02 from
-0.05) gives the reference values of the figure. Inverting the time as an integral over ln(delta) gives those of the ratios of ln(1/delta). The
-tests repeat both computations. Source: :cite:t:`tian2024joma`.
+0.05) gives the reference values of the figure. Inverting the time as an integral over ln(delta) gives those of the ratios of ln(1/delta).
+The tests repeat both computations. Source: :cite:t:`tian2024joma`.
 """
 
 from collections.abc import Iterator

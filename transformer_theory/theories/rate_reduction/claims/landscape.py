@@ -1,9 +1,10 @@
 r"""Claims on critical points: the problem with a penalty, and the problem on spheres.
 
-**The bound on the penalty.** Along one singular value of class j, squared s, :math:`\frac{d\Delta R}{d(s/2)} =
-\frac{\alpha}{1 + \alpha s} - \frac{\alpha}{1 + \alpha_j s}` rises from 0 to its largest value :math:`\alpha\frac{1 - \sqrt{\gamma_j}}{1 + \sqrt{\gamma_j}}`, at
-:math:`s = 1/\sqrt{\alpha\alpha_j}`, and falls to 0. A smaller λ is attained twice, at :math:`s < \bar s_j`. At the largest value itself the
-two coincide, and F falls on both sides with growing s: an inflection, not a maximiser.
+**The bound on the penalty.** Along one singular value of class j, squared s, the derivative
+:math:`\frac{d\Delta R}{d(s/2)} = \frac{\alpha}{1 + \alpha s} - \frac{\alpha}{1 + \alpha_j s}` rises from 0 to its largest value
+:math:`\alpha\frac{1 - \sqrt{\gamma_j}}{1 + \sqrt{\gamma_j}}`, at :math:`s = 1/\sqrt{\alpha\alpha_j}`, and falls to 0. A smaller λ is
+attained twice, at :math:`s < \bar s_j`. At the largest value itself the two coincide, and F falls on both sides with growing s: an
+inflection, not a maximiser.
 
 **Global maximisers.** F of a maximiser is a sum of gains, one for each non-zero singular value of class j,
 
@@ -270,7 +271,8 @@ CLAIMS = (
     Claim(
         id="rate_reduction/global-maximisers",
         statement=r"At the largest $F$ the smaller classes are filled first, each up to $\min(n_j, d)$ dimensions, "
-        r"with $\frac12[\log(1 + \alpha \bar s_j) - \gamma_j \log(1 + \alpha_j \bar s_j) - \lambda \bar s_j]$ per dimension if this is positive.",
+        r"with $\frac12[\log(1 + \alpha \bar s_j) - \gamma_j \log(1 + \alpha_j \bar s_j) - \lambda \bar s_j]$ per dimension if "
+        "this is positive.",
         measures="distance of the best of all maximisers, and excess of an ascent, from the closed form, nats",
         source=LANDSCAPE,
         assumptions=(*ASSUMED, "the classes differ in size"),

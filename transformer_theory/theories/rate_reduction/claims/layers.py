@@ -154,8 +154,8 @@ CLAIMS = (
     Claim(
         id="rate_reduction/redunet-layer",
         statement=r"A layer of ReduNet takes training samples one step along the gradient, $X^+ \propto X + \eta\, \nabla \Delta R(X)$, "
-        r"and new samples to $x^+ \propto x + \eta\,(xE - \sum_j \frac{n_j}{n} \hat\pi_j\, xC_j)$, $\hat\pi_j = \mathrm{softmax}_j(-\lambda "
-        r"\|xC_j\|)$, on the unit sphere.",
+        r"and new samples to $x^+ \propto x + \eta\,(xE - \sum_j \frac{n_j}{n} \hat\pi_j\, xC_j)$, $\hat\pi_j = "
+        r"\mathrm{softmax}_j(-\lambda \|xC_j\|)$, on the unit sphere.",
         measures="largest difference of features from the formulas",
         source=LAYER,
         assumptions=("unit norm", "training samples use their labels"),

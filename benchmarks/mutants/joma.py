@@ -363,6 +363,7 @@ MUTANTS = (
         "(active[-1].float() @ composition.roll(1, 0))",
         "swapped function",
         "the parts of the next latent",
+        "The sets of a layer are independent random sets, so the perturbed hierarchy is another draw of the same distribution.",
     ),
     Mutant(
         f"{JOMA}.joint.Layer.forward",

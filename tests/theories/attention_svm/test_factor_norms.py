@@ -16,7 +16,7 @@ from transformer_theory.theories.attention_svm.figures.convergence_types import 
     ConvergenceTypes,
     classify,
 )
-from transformer_theory.theories.attention_svm.figures.factor_norms import DISTANCE, IMBALANCE, NORM, RESIDUAL, RUNS, FactorNorms
+from transformer_theory.theories.attention_svm.figures.factor_norms import DISTANCE, IMBALANCE, LABELS, NORM, RESIDUAL, RUNS, FactorNorms
 from transformer_theory.theories.attention_svm.published import published_instance, published_instances
 from transformer_theory.theories.attention_svm.selection import locally_optimal
 
@@ -40,7 +40,7 @@ def test_the_figure_of_the_factors_has_a_curve_per_run(run):
     experiment = FactorNorms.quick()
     panels = experiment.plot(run(experiment)).axes
     assert [len(ax.lines) for ax in panels] == [3, 3, 3]
-    assert panels[1].get_legend_handles_labels()[1] == list(RUNS.values())
+    assert panels[1].get_legend_handles_labels()[1] == list(LABELS.values())
 
 
 @pytest.mark.parametrize("dim", [20, 50])

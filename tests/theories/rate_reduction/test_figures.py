@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from transformer_theory.theories.rate_reduction.figures import landscape
 from transformer_theory.theories.rate_reduction.figures.label_corruption import (
     ACCURACY,
     METHODS,
@@ -22,6 +23,7 @@ from transformer_theory.theories.rate_reduction.figures.redunet_gaussians import
 from transformer_theory.theories.rate_reduction.figures.redunet_iris import ReduNetIris
 from transformer_theory.theories.rate_reduction.figures.shifts import AT_ORIGIN, BALANCED, INVARIANT, SHIFTED, Shifts
 from transformer_theory.theories.rate_reduction.figures.shifts import PIXELS as PIXEL_NETWORK
+from transformer_theory.theories.rate_reduction.figures.training_dynamics import TrainingDynamics
 from transformer_theory.theories.rate_reduction.on_data import LAYERS_RAISE
 
 pytestmark = pytest.mark.usefixtures("unchecked")  # the contract checks shapes
@@ -122,3 +124,30 @@ def test_wrong_labels_hurt_and_pixels_are_the_null():
     assert len(null) == 4
     for method in METHODS[:3]:
         assert all(row.null.mean == null[row.setting] for row in result.select(quantity=ACCURACY, model=method))
+
+
+def test_training_raises_the_rate_reduction_to_nearly_its_optimum():
+    experiment = TrainingDynamics(seeds=1, steps=60)
+    result = experiment.run()
+    steps, rates = result.arrays["rate_reduction/steps"], result.arrays["rate_reduction/rates"]
+    assert (len(steps), steps[0], steps[-1]) == (26, 0, 60)
+    assert rates.shape == (26, 2, 3)
+    reductions = rates[..., 0] - rates[..., 1]
+    best = float(result.arrays["rate_reduction/optimum"])
+    assert reductions[0, 0] < 0.2 * best
+    assert 0.7 * best < reductions[-1, 0] < best
+    assert np.diff(rates[:, 0, 0])[:5].min() > 0  # R rises from the start ...
+    assert rates[-1, 0, 1] - rates[0, 0, 1] < 0.5 * (rates[-1, 0, 0] - rates[0, 0, 0])  # ... and R^c much less
+    for split in ("train", "test"):
+        row = result.select(quantity="rate reduction", setting="after training", split=split).one()
+        assert row.value > 1.5 * row.null.mean
+    assert len(experiment.plot(result).axes) == 2
+
+
+def test_a_landscape_without_points_of_a_kind_has_a_reason(monkeypatch):
+    """If no saddle is found, nothing is the smallest of them."""
+    monkeypatch.setattr(landscape, "LEVEL_ATOL", 1e9)
+    rows = landscape.Landscape.quick().run().table
+    missing = [row for row in rows if row.quantity == landscape.STEEPNESS]
+    assert [(row.value, row.n, row.verdict) for row in missing] == [(None, 0, None)] * 2
+    assert all(row.reason == "the searches found no such point" for row in missing)

@@ -20,7 +20,8 @@ begins to jump from one active constraint to another. :math:`\alpha / \beta` jum
 
 **Penalty.** With :math:`\lambda(\|K\|_F^2 + \|Q\|_F^2)` in the loss, stationary points satisfy :math:`M Q = 2\lambda K` and
 :math:`M^\top K = 2\lambda Q`. Then :math:`K^\top K = Q^\top Q`, and W is a stationary point of :math:`L(W) + 2\lambda\|W\|_*`. The largest
-singular value of the gradient is :math:`2\lambda`, so W is finite. These derivations are this library's own.
+singular value of the gradient is :math:`2\lambda`, so W is finite. These derivations are this library's own; the runs with separate norms
+and with the penalty are those of :cite:t:`tarzanagh2023transformers`.
 """
 
 from collections.abc import Iterable, Iterator

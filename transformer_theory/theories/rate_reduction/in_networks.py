@@ -15,7 +15,7 @@ from ...core.measurement import Measurement, Null
 from ...core.theory import InNetworks
 from ...metrics.class_features import CLASS_CODING_RATE, CODING_RATE, NULL_KIND, RATE_REDUCTION, FeatureRates
 from .optimum import optimum
-from .problem import MCR2, NAME
+from .problem import MCR2, NAME, OPTIMUM_THEOREM
 
 SHARE = "rate reduction as a share of the optimum"
 
@@ -46,7 +46,7 @@ class RateReductionMetric(FeatureRates):
             rows.append(row(RATE_REDUCTION, rate - within, null=Null(NULL_KIND, reductions), side=">="))
             if best > 0:
                 null = Null(NULL_KIND, tuple(reduction / best for reduction in reductions))
-                rows.append(row(SHARE, (rate - within) / best, unit="share", null=null, side=">="))
+                rows.append(row(SHARE, (rate - within) / best, unit="share", null=null, side=">=", source=OPTIMUM_THEOREM))
             rows.append(row(CODING_RATE, rate))
             null = Null(NULL_KIND, tuple(rate - reduction for reduction in reductions))
             rows.append(row(CLASS_CODING_RATE, within, null=null, side="<="))

@@ -12,9 +12,11 @@ replaces the constraint on the scale. For orthogonal classes F is a sum over squ
     \lambda\alpha\alpha_j\, s^2 + [\lambda(\alpha + \alpha_j) - \alpha(\alpha_j - \alpha)]\, s + \lambda = 0, \qquad
     0 < \lambda < \alpha\, \frac{1 - \sqrt{\gamma_j}}{1 + \sqrt{\gamma_j}} .
 
-As a function of s, F has a minimum at the smaller root and a maximum at the larger one, :math:`\bar s_j`. X is a maximiser of F if the
-classes are orthogonal and all singular values are 0 or :math:`\sqrt{\bar s_j}`. **Any number** of them may be non-zero: an ascent does not
-restore a dimension that a class has lost. All other critical points have a direction of ascent.
+As a function of s, F has a minimum at the smaller root and a maximum at the larger one, :math:`\bar s_j`. At the bound on λ itself the
+roots coincide in an inflection, so the interval is open. X is a local maximiser of F if the classes are orthogonal and all singular values
+are 0 or :math:`\sqrt{\bar s_j}`. **Any number** of them may be non-zero: an ascent does not restore a dimension that a class has lost. All
+other critical points have a direction of ascent. The global maximisers give their dimensions to the smaller classes first
+(:mod:`.claims.landscape`).
 
 The Hessian classifies the critical points. With :math:`M = (I + \alpha S)^{-1}`, :math:`P = XM`,
 :math:`K = (I + \alpha XX^\top)^{-1}`, the Hessian of R is

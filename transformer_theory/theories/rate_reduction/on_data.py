@@ -28,7 +28,7 @@ from ...metrics.coding import class_coding_rate, coding_rate, unit_norm
 from .evaluation import nearest_subspace
 from .in_networks import SHARE
 from .optimum import largest_rank, optimum
-from .problem import MCR2, NAME, REDUNET
+from .problem import MCR2, NAME, OPTIMUM_THEOREM, REDUNET
 from .redunet import ReduNet, construct
 
 if TYPE_CHECKING:
@@ -181,13 +181,15 @@ def _rates(features: Features, generator: Generator) -> Iterator[Measurement]:
     yield _on_data(RATE_REDUCTION, rate - within, MCR2, **columns)
     best = best_value(labels, d)
     if not best:
-        yield _on_data(SHARE, None, MCR2, reason=f"{int(labels.max()) + 1} classes do not fit into orthogonal subspaces of {d} dimensions")
+        yield _on_data(
+            SHARE, None, OPTIMUM_THEOREM, reason=f"{int(labels.max()) + 1} classes do not fit into orthogonal subspaces of {d} dimensions"
+        )
         return
     share, threshold = (rate - within) / best, 1 - 1e-6
     yield _on_data(
         SHARE,
         share,
-        MCR2,
+        OPTIMUM_THEOREM,
         unit="share",
         predicted=1.0,
         op=">=",

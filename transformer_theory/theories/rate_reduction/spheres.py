@@ -27,8 +27,8 @@ include:
 * spectra :math:`(a, b, \dots, b)` with :math:`ab = (n_j/n)/\alpha^2` and :math:`a + (r_j - 1) b = n_j` (:func:`uneven`),
 * classes of rank one, two of which share a line (:func:`on_lines`). All classes on one line give the minimum, ΔR = 0.
 
-:cite:t:`wang2024global` treat the problem with a penalty. This library has no claims about the problem on spheres: statements without a
-derivation above are observations.
+:cite:t:`wang2024global` treat the problem with a penalty. The claim ``rate_reduction/spheres`` checks the derivatives and the bound; that
+all other critical points are saddles is an observation.
 
 Source: :cite:t:`yu2020learning` (the problem); the derivatives are standard.
 """

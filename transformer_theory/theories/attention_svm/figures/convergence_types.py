@@ -167,7 +167,7 @@ class ConvergenceTypes(RandomExperiment):
             ax.minorticks_off()
             ax.set(title=f"{RUNS[run].capitalize()}: outcomes", xlabel="dimension d", ylim=(-0.03, 1.04))
         panels[0].set_ylabel("share of problems")
-        panels[0].legend(loc="center right", fontsize=6.5)
+        panels[0].legend(loc="center right", fontsize=7)
         caption(
             figure,
             f"Shares of {self.trials} random problems per dimension (n = {self.inputs}, T = {self.tokens}) after {self.steps} steps; "

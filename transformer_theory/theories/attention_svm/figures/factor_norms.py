@@ -33,6 +33,7 @@ RUNS = {
     "separate": "separate norms, no penalty",
     "common": "one common norm, no penalty",
 }
+LABELS = {"penalised": "published penalty", "separate": "separate norms", "common": "one common norm"}
 TINTS = {"penalised": COLOURS["rate_reduction"], "separate": COLOURS["scan_snap"], "common": COLOURS["attention_svm"]}
 DISTANCE = "1 - cosine to the nuclear solution"
 NORM = "nuclear norm of K Q^T"
@@ -116,18 +117,19 @@ class FactorNorms(RandomExperiment):
     def plot(self, result: Result) -> "Figure":
         """Plots 1 - cosine to the nuclear solution, the nuclear norm and the imbalance against the step: median and range."""
         a = arrays_of(result)
-        figure, panels = axes(1, 3, width=7.2, height=3.3)
+        figure, panels = axes(1, 3, width=7.0, height=3.3)
         for ax, name, title in zip(panels, QUANTITIES, ("1 − cosine, nuclear", "Nuclear norm of $KQ^\\top$", "Imbalance")):
-            for run, label in RUNS.items():
+            for run, label in LABELS.items():
                 values = a[f"{run}_{name}"]
                 ax.fill_between(a["steps"], np.nanmin(values, 1), np.nanmax(values, 1), color=TINTS[run], alpha=0.13, linewidth=0)
                 ax.plot(a["steps"], np.nanmedian(values, 1), color=TINTS[run], label=label)
             ax.set(xscale="log", yscale="log", xlabel="step", title=title)
-        panels[1].legend(loc="upper left", fontsize=6, handlelength=1.4)
+        panels[1].legend(loc="upper left", fontsize=7, handlelength=1.4)
         caption(
             figure,
-            f"Median of {a['common_norm'].shape[1]} random problems; bands: smallest to largest. Solutions are those of the tokens "
-            "selected at the last step. Imbalance: $\\|K^\\top K - Q^\\top Q\\|_* / \\|KQ^\\top\\|_*$.",
+            f"Median of {a['common_norm'].shape[1]} random problems; bands: smallest to largest. The run with the penalty has separate norms. "
+            "Solutions are those of the tokens selected at the last step. Imbalance: "
+            "$\\|K^\\top K - Q^\\top Q\\|_* / \\|KQ^\\top\\|_*$.",
         )
         return figure
 

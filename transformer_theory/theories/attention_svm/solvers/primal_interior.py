@@ -18,10 +18,10 @@ import numpy as np
 from .dense import add_to_diagonal, cholesky, solve_cholesky, transposed
 from .tolerances import MARGIN_ATOL, PRIMAL_ROUNDS, PRIMAL_STAGES, REFINEMENTS, RIDGE, SIGN_ATOL
 
-BOUNDARY_SHARE = 0.99  # length of a step as a share of the distance to the boundary
+BOUNDARY_SHARE = 0.995  # length of a step as a share of the distance to the boundary
 CENTRING_MIN = 1e-3  # smallest predicted ratio of the new mu to the old one; the step aims at the third power of the ratio
-START_SIZE = 10.0  # size of the first multipliers, in multiples of the best one for equal multipliers; large ones start near the centre
-START_SLACK = 1.0  # smallest slack of the first point, relative to the largest right-hand side
+START_SIZE = 4.0  # size of the first multipliers, in multiples of the best one for equal multipliers
+START_SLACK = 0.3  # smallest slack of the first point, relative to the largest right-hand side
 SINGLE_TOL = 1e-3  # at this accuracy and above, the method runs in float32
 NORM_MAX = 1e3  # a problem whose w is certainly longer than this many largest right-hand sides is given up
 VIOLATION_ATOL = 1e-12  # largest violation of a margin by a right guess of the active set
@@ -69,7 +69,7 @@ class Point(NamedTuple):
 
 
 def _start(rows: np.ndarray, rhs: np.ndarray) -> Point:
-    """Returns a first point: equal multipliers, their w, and slacks of at least one."""
+    """Returns a first point: equal multipliers, their w, and slacks of at least START_SLACK."""
     direction = rows.sum(1)
     # Equal multipliers t maximise the dual at t = sum b / |sum a|^2. The rows may cancel; independent random rows have |sum a|^2 near m.
     size = START_SIZE * np.abs(rhs).sum(-1) / np.maximum(np.square(direction).sum(-1), rows.shape[1])
@@ -87,7 +87,9 @@ def _interior_point(rows: np.ndarray, rhs: np.ndarray, point: Point, tol: float)
     residuals = rhs + point.slack - _times(rows, point.w), point.w - _combine(point.dual, rows)
     scaled, system = np.empty_like(rows), np.empty((B, k, k), dtype=dtype)
     for _ in range(PRIMAL_ROUNDS):
-        point, residuals, done, leaving = _step(rows, rhs, point, residuals, tol, scaled[: len(rows)], system[: len(rows)])
+        # Problems without a solution overflow; they leave the iteration.
+        with np.errstate(all="ignore"):
+            point, residuals, done, leaving = _step(rows, rhs, point, residuals, tol, scaled[: len(rows)], system[: len(rows)])
         finished[remaining[done]] = True
         if leaving.any():
             for whole, part in zip(result, point):

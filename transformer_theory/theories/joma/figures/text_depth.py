@@ -36,7 +36,7 @@ from ..in_networks import LOWER_RANK, JointDynamics
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, FIGURES, REMARK = "joma", Source("tian2024joma", "Figs. 6, 8"), Source("tian2024joma", "Fig. 7", "second-hand")
+NAME, FIGURES, REMARK = "joma", Source("tian2024joma", "Figs. 6, 8", "second-hand"), Source("tian2024joma", "Fig. 7", "second-hand")
 LOWEST, FINAL = "attention entropy at its lowest", "attention entropy at the end"
 RANK_LOWEST, RANK_FINAL = "stable rank of the lower layer at its lowest", "stable rank of the lower layer at the end"
 LOSS = "held-out loss"

@@ -193,7 +193,7 @@ def training_accuracies(
     x, held_out = x.float(), torch.cat([validation, unseen]).float()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        body = _body()
+        body = perceptron()
         head = nn.Linear(FEATURES, CLASSES)
     model, objective = nn.Sequential(body, head), MaximalCodingRateReduction(eps=eps)
     optimiser = torch.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
@@ -242,7 +242,7 @@ def samples(ratio: float, seed: int) -> tuple[Samples, Samples, Samples, torch.G
     return (pixels[train], noisy[train]), (pixels[validation], noisy[validation]), test, generator
 
 
-def _body() -> nn.Sequential:
+def perceptron() -> nn.Sequential:
     """Returns the network for both losses: pixels ``[n, 64]`` to features ``[n, 64]``, wide enough for ten subspaces of rank six."""
     layers, width = [], FEATURES
     for _ in range(2):

@@ -5,7 +5,7 @@ Source: :cite:t:`yu2020learning`, :cite:t:`wang2024global`.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -17,7 +17,7 @@ from ....metrics.coding import rate_reduction
 from ..ascent import ascend, polish
 from ..landscape import Regularised, largest_penalty, orthogonal_critical_point
 from ..optimum import maximise, optimum
-from ..problem import LANDSCAPE, MCR2, NAME
+from ..problem import LANDSCAPE, MCR2, NAME, OPTIMUM_THEOREM
 from ..spheres import OnSpheres, on_lines
 
 if TYPE_CHECKING:
@@ -75,9 +75,9 @@ class Landscape(RandomExperiment):
             reached.append(float(rate_reduction(features, labels, eps=self.eps)))
         values, excess = torch.tensor(reached, dtype=torch.float64), max(reached) - best
         judged = {"predicted": 1e-9, "op": "<=", "threshold": 1e-9, "verdict": judge(excess, "<=", 1e-9), "unit": "nats"}
-        yield _row("excess of the best start over the closed form", excess, CONSTRAINED, source=MCR2, **judged)
+        yield _row("excess of the best start over the closed form", excess, CONSTRAINED, source=OPTIMUM_THEOREM, **judged)
         share = float((values > best - 1e-9).double().mean())
-        yield _row("share of starts that reach the optimum", share, CONSTRAINED, unit="share", n=len(reached), source=MCR2)
+        yield _row("share of starts that reach the optimum", share, CONSTRAINED, unit="share", n=len(reached), source=OPTIMUM_THEOREM)
         yield Arrays({f"{NAME}/reached": values.sort().values.numpy(), f"{NAME}/closed_form": torch.tensor(best).numpy()})
 
     def _regularised(self, generator: torch.Generator) -> Iterator[Measurement | Arrays]:
@@ -99,16 +99,13 @@ class Landscape(RandomExperiment):
             classified += [(number, problem.value(X), problem.disorder(X), problem.steepest(X)) for X in critical]
             quantity, note = f"share of critical points, {kind[0]}", f"gradient below {GRADIENT_RTOL:g} of the penalty"
             yield _row(quantity, len(critical) / len(points), PENALTY, unit="share", n=len(points), source=LANDSCAPE, note=note)
-        table = torch.tensor(classified, dtype=torch.float64)
+        table = torch.tensor(classified, dtype=torch.float64).reshape(-1, 4)
         yield Arrays({f"{NAME}/critical": table.numpy()})
         no_ascent = table[:, 3] <= LEVEL_ATOL
-        worst = float(table[no_ascent, 2].max()) if bool(no_ascent.any()) else float("nan")
-        judged = {"predicted": 0.0, "op": "<=", "threshold": LEVEL_ATOL, "verdict": judge(worst, "<=", LEVEL_ATOL)}
         note = "0: orthogonal classes with singular values 0 or one common number"
-        yield _row(DISORDER, worst, PENALTY, n=int(no_ascent.sum()), source=LANDSCAPE, note=note, **judged)
-        steepness = float(table[~no_ascent, 3].min())
-        judged = {"predicted": 1e-3, "op": ">=", "threshold": 1e-3, "verdict": judge(steepness, ">=", 1e-3)}
-        yield _row(STEEPNESS, steepness, PENALTY, n=int((~no_ascent).sum()), source=LANDSCAPE, note="in units of the penalty", **judged)
+        yield _extreme(DISORDER, table[no_ascent, 2], "<=", LEVEL_ATOL, PENALTY, predicted=0.0, source=LANDSCAPE, note=note)
+        note = "in units of the penalty"
+        yield _extreme(STEEPNESS, table[~no_ascent, 3], ">=", 1e-3, PENALTY, predicted=1e-3, source=LANDSCAPE, note=note)
         ends = table[(table[:, 0] == 0) & no_ascent, 1]
         if len(ends):
             share = float((ends > ends.max() - 1e-9).double().mean())
@@ -125,10 +122,10 @@ class Landscape(RandomExperiment):
         points = [search(problem, start) for search in (ascend, polish) for start in starts]
         points += [on_lines(problem, lines, generator=generator) for lines in ((0, 1, 2), (0, 0, 1), (0, 0, 0))]
         critical = [X for X in points if float(problem.gradient(X).norm()) <= GRADIENT_RTOL * problem.unit]
-        classified = torch.tensor([(problem.disorder(X), problem.steepest(X)) for X in critical], dtype=torch.float64)
+        classified = torch.tensor([(problem.disorder(X), problem.steepest(X)) for X in critical], dtype=torch.float64).reshape(-1, 2)
         no_ascent, note = classified[:, 1] <= LEVEL_ATOL, "observed; no source states it"
-        yield _row(DISORDER, float(classified[no_ascent, 0].max()), SPHERES, n=int(no_ascent.sum()), note=note)
-        yield _row(STEEPNESS, float(classified[~no_ascent, 1].min()), SPHERES, n=int((~no_ascent).sum()), note=f"in units of α; {note}")
+        yield _extreme(DISORDER, classified[no_ascent, 0], "<=", None, SPHERES, note=note)
+        yield _extreme(STEEPNESS, classified[~no_ascent, 1], ">=", None, SPHERES, note=f"in units of α; {note}")
 
     @style()
     def plot(self, result: Result) -> "Figure":
@@ -158,5 +155,24 @@ class Landscape(RandomExperiment):
         return figure
 
 
-def _row(quantity: str, value: float, setting: str, **columns) -> Measurement:
+def _extreme(
+    quantity: str,
+    values: torch.Tensor,
+    op: Literal["<=", ">="],
+    threshold: float | None,
+    setting: str,
+    *,
+    predicted: float | None = None,
+    **columns,
+) -> Measurement:
+    """Returns the row of the largest (<=) or smallest (>=) of the values, with a verdict if there is a threshold and any value."""
+    if not len(values):
+        return _row(quantity, None, setting, n=0, reason="the searches found no such point", **columns)
+    value = float(values.max() if op == "<=" else values.min())
+    if threshold is not None:
+        columns |= {"predicted": predicted, "op": op, "threshold": threshold, "verdict": judge(value, op, threshold)}
+    return _row(quantity, value, setting, n=len(values), **columns)
+
+
+def _row(quantity: str, value: float | None, setting: str, **columns) -> Measurement:
     return Measurement(NAME, "figure", quantity, value, setting=setting, **columns)

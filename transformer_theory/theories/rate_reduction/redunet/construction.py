@@ -19,8 +19,10 @@ features. With :math:`X = \sum_i s_i u_i v_i^\top`, :math:`a_i = \sqrt\alpha s_i
     \Delta R(X^+) \ge \Delta R(X) + \langle g, X^+ - X\rangle - \tfrac{9\alpha}{16} \|X^+ - X\|^2 \ge \Delta R(X)
     \quad\text{if}\quad \eta \le \frac{8}{9\alpha} = \frac{8 n \epsilon^2}{9 d} .
 
-The published steps (η = 0.5, ε² = 0.1 with hundreds of samples per class in few dimensions) are far below this bound. For the
-shift-invariant network with c channels, replace d by c: a grid of T places multiplies both the samples and the dimensions by T.
+The number is :math:`2 / (9\alpha/4)`, where :math:`9\alpha/4` bounds the Hessian of R in Lemma 6 of :cite:t:`yu2023white` (App. A.3.1 of
+the first version); the bounds above are sharper. The published steps (η = 0.5, ε² = 0.1 with hundreds of samples per class in few
+dimensions) are far below this bound. For the shift-invariant network with c channels, replace d by c: a grid of T places multiplies both
+the samples and the dimensions by T.
 
 Source: :cite:t:`chan2022redunet`; the bound on the step is derived here.
 """

@@ -1,0 +1,158 @@
+"""Training on the rate reduction, step by step: R rises, R^c rises much less, and ΔR approaches its optimum.
+
+The network and the split of the handwritten digits are those of :mod:`.label_corruption`, with true labels. The rates are computed from all
+training samples at once, in evaluation mode. Unseen samples are fewer, which raises their ΔR, so compare it with its own null.
+
+Source: :cite:t:`yu2020learning`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.measurement import Arrays, Measurement, Null
+from ....core.plotting import axes, line, null_band, style
+from ....core.result import Result
+from ....metrics.coding import class_coding_rate, coding_rate, unit_norm
+from ....training.fitting import State, at_steps, fit, permuted
+from ....training.tasks import StreamTask
+from ..loss import MaximalCodingRateReduction
+from ..optimum import optimum
+from ..problem import MCR2, NAME, OPTIMUM_THEOREM
+from .label_corruption import DROPS, FEATURES, MOMENTUM, TRAIN, WEIGHT_DECAY, perceptron, samples
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RATE, CLASS_RATE, REDUCTION = "coding rate", "class coding rate", "rate reduction"
+SHARE = "share of the optimum after training"
+BEFORE, AFTER = "before training", "after training"
+SPLITS = ("train", "test")
+PERMUTED = "permuted labels"
+STOPS = 25  # number of steps at which the rates are computed, besides the start
+
+
+@dataclass(frozen=True)
+class TrainingDynamics(RandomExperiment):
+    """R, R^c and ΔR of digits while a network is trained on the rate reduction with true labels."""
+
+    seeds: int = setting(3, ge=1, help="repetitions, each with its own split and initial weights")
+    steps: int = setting(300, ge=STOPS, help="steps of stochastic gradient descent with momentum 0.9")
+    batch: int = setting(400, ge=10, le=TRAIN, help="samples per step")
+    rate: float = setting(0.03, gt=0, le=1, help="learning rate until it drops")
+    eps: float = setting(0.5**0.5, ge=1e-3, le=1e3, help="distortion ε; squared inside")
+
+    name = "rate_reduction.training_dynamics"
+    sources = (MCR2,)
+
+    @classmethod
+    def quick(cls) -> "TrainingDynamics":
+        """Returns a small version: one seed and 100 steps."""
+        return cls(seeds=1, steps=100)
+
+    def measure(self) -> Iterator[Measurement | Arrays]:
+        """Yields rates before and after training, means over the seeds with their range; arrays with the rates by step."""
+        seeds = torch.randint(2**31, (self.seeds,), generator=self.generator()).tolist()
+        shared = {"steps": self.steps, "batch": self.batch, "rate": self.rate, "eps": self.eps}
+        trained = sweep(rates_by_step, [{"seed": seed, **shared} for seed in seeds])
+        rates = np.array([rows for rows, _ in trained])  # [seeds, stops, splits, (R, R^c, R^c of permuted labels)]
+        best = np.array([value for _, value in trained])
+        reductions = rates[..., 0] - rates[..., 1]
+        nulls = rates[..., 0] - rates[..., 2]
+        for number, split in enumerate(SPLITS):
+            for stop, setting_name in ((0, BEFORE), (-1, AFTER)):
+                columns = {"split": split, "setting": setting_name}
+                yield _row(RATE, rates[:, stop, number, 0], **columns)
+                yield _row(CLASS_RATE, rates[:, stop, number, 1], null=rates[:, stop, number, 2], side="<=", **columns)
+                yield _row(REDUCTION, reductions[:, stop, number], null=nulls[:, stop, number], side=">=", **columns)
+        yield _row(
+            SHARE, reductions[:, -1, 0] / best, unit="share", null=nulls[:, -1, 0] / best, side=">=", source=OPTIMUM_THEOREM, split="train"
+        )
+        yield Arrays(
+            {
+                f"{NAME}/steps": np.array(_stops(self.steps)),
+                f"{NAME}/rates": rates.mean(0),
+                f"{NAME}/optimum": np.array(best.mean()),
+            }
+        )
+
+    @style()
+    def plot(self, result: Result) -> "Figure":
+        """Plots R, R^c and ΔR by step, means over the seeds, for training samples (with the optimum of ΔR) and for unseen samples."""
+        figure, panels = axes(1, 2, height=2.8)
+        steps, rates = result.arrays[f"{NAME}/steps"], result.arrays[f"{NAME}/rates"]
+        for number, (panel, title) in enumerate(zip(panels, ("Training samples", "Unseen samples"))):
+            whole, within, permuted_within = rates[:, number].T
+            line(panel, steps, whole, name="crate", label="R")
+            line(panel, steps, within, name="attention_svm", label=r"$R^c$")
+            line(panel, steps, whole - within, name=NAME, label="ΔR")
+            line(panel, steps, whole - permuted_within, name="null", label=f"ΔR, {PERMUTED}", linestyle=":")
+            panel.set_title(title)
+            panel.set_xlabel("step")
+            panel.set_ylabel("nats per sample")
+        null_band(panels[0], float(result.arrays[f"{NAME}/optimum"]), label="optimum of ΔR")
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=7, frameon=False)
+        return figure
+
+
+def _row(quantity: str, values: np.ndarray, *, null: np.ndarray | None = None, **columns) -> Measurement:
+    """Returns the mean over the seeds."""
+    note = f"mean over seeds, {values.min():.4g} to {values.max():.4g}"
+    draws = {} if null is None else {"null": Null(PERMUTED, tuple(null.tolist()))}
+    columns = {"unit": "nats", "source": MCR2, **columns, **draws}
+    return Measurement(NAME, "figure", quantity, float(values.mean()), n=len(values), note=note, **columns)
+
+
+def rates_by_step(*, seed: int, steps: int, batch: int, rate: float, eps: float) -> tuple[list[list[tuple[float, ...]]], float]:
+    """Trains one network; returns R, R^c and R^c of permuted labels by stop, for training and unseen samples, and the optimum of ΔR."""
+    (x, y), _, (unseen, truth), generator = samples(0.0, seed)
+    x, unseen = x.float(), unseen.float()
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        model = perceptron()
+    objective = MaximalCodingRateReduction(eps=eps)
+    optimiser = torch.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
+    milestones = [max(1, round(share * steps)) for share in DROPS]
+    orders = [torch.randperm(len(labels), generator=generator) for labels in (y, truth)]
+    found: list[list[tuple[float, ...]]] = []
+
+    def evaluate(step: int, network: nn.Module) -> None:
+        found.append([_rates(network(pixels), labels, order, eps) for pixels, labels, order in zip((x, unseen), (y, truth), orders)])
+
+    def loss_of(network: nn.Module, positions: Tensor) -> Tensor:
+        return objective(unit_norm(network(x[positions])), y[positions]).loss
+
+    def schedule(state: State) -> float:
+        return 0.1 ** sum(state.step >= milestone for milestone in milestones)
+
+    task = StreamTask(loss_of, lambda draws: permuted(len(x), batch, draws))
+    fit(
+        model,
+        task,
+        optimiser=optimiser,
+        steps=steps,
+        callbacks=[at_steps(_stops(steps), evaluate, limit=steps)],
+        schedule=schedule,
+        generator=generator,
+    )
+    return found, optimum(torch.bincount(y).tolist(), FEATURES, eps=eps).value
+
+
+def _rates(outputs: Float[Tensor, "n d"], labels: Int[Tensor, " n"], order: Int[Tensor, " n"], eps: float) -> tuple[float, ...]:
+    features = unit_norm(outputs.double())
+    return (
+        float(coding_rate(features, eps=eps)),
+        float(class_coding_rate(features, labels, eps=eps)),
+        float(class_coding_rate(features, labels[order], eps=eps)),
+    )
+
+
+def _stops(steps: int) -> list[int]:
+    """Returns 0 and evenly spaced steps up to the last one."""
+    return [round(steps * i / STOPS) for i in range(STOPS + 1)]

@@ -3,7 +3,7 @@
 d = 192, 6 layers, 3 heads, 32 x 32 pixels in patches of 4 (65 tokens), batches of 128, forward + backward + fused AdamW, one thread.
 All variants have the same parameters and compute the same function; this is checked first. The variants take turns in every round. Times
 are processor times, and ratios are medians over the rounds. Memory is the size of the storages that autograd saves for the backward pass,
-each counted once.
+each counted once. Further rows: a step of CRATE-T at 224 pixels, and the time of a generated token of a causal CRATE.
 
 ``python -m benchmarks.crate_step FIGURE.svg`` also plots the cost of a compression against the number of tokens.
 """
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +23,13 @@ from torch.nn import functional
 
 from benchmarks._common import command_line, ratio, take_turns, verdict, write
 from benchmarks.baselines.crate import FusedAttention, SoftmaxAttention, ThreeProductIsta
-from transformer_theory.models import CRATE
+from transformer_theory.models import CRATE, CRATELanguageModel
 from transformer_theory.models.crate import ExactAttention, ReleasedAttention, TokenStatisticsAttention
 
 SIZES = {"image_size": 32, "patch_size": 4, "num_classes": 10, "dim": 192, "depth": 6, "heads": 3}
+TINY = {"image_size": 224, "patch_size": 16, "num_classes": 1000, "dim": 384, "depth": 12, "heads": 6}
+LANGUAGE: dict[str, Any] = {"vocabulary": 256, "context": 256, "dim": 128, "depth": 4, "heads": 4}
+TINY_TARGET, TOKEN_TARGET = 1.4, 1.5  # ratio of a training step, milliseconds of a generated token
 BATCH, ROUNDS = 128, 7
 TARGETS = {"fp32": 1.4, "bf16": 1.5, "bf16 against plain fp32": 4.0, "memory": 0.45}
 VARIANTS = {"ours": {}, "softmax": {"attention": SoftmaxAttention, "sparsify": ThreeProductIsta},
@@ -33,10 +37,10 @@ VARIANTS = {"ours": {}, "softmax": {"attention": SoftmaxAttention, "sparsify": T
 TOKENS, DIM, HEADS, ENTRIES = (64, 128, 256, 512, 1024, 2048, 4096), 192, 3, 8192  # sizes of the figure; ENTRIES: tokens per batch
 
 
-def models() -> dict[str, CRATE]:
+def models(sizes: dict[str, int] = SIZES) -> dict[str, CRATE]:
     """Returns one CRATE in each formulation, all with the same parameters."""
     torch.manual_seed(0)
-    networks = {name: CRATE.for_images(**SIZES, **blocks) for name, blocks in VARIANTS.items()}
+    networks = {name: CRATE.for_images(**sizes, **blocks) for name, blocks in VARIANTS.items()}
     for model in networks.values():
         model.load_state_dict(networks["ours"].state_dict())
     return networks
@@ -82,13 +86,14 @@ def saved_memory(model: nn.Module, images: Tensor, low: bool) -> float:
     return sum(size for size, _ in storages.values()) / 2**20
 
 
-def run(rounds: int = ROUNDS, batch: int = BATCH) -> dict[str, list[float]]:
+def run(rounds: int = ROUNDS, batch: int = BATCH, sizes: dict[str, int] = SIZES) -> dict[str, list[float]]:
     """Returns the processor seconds of a step in each round: ``run()["ours, bf16"]``."""
-    generator = torch.Generator().manual_seed(0)
-    images, labels = torch.randn(batch, 3, 32, 32, generator=generator), torch.randint(10, (batch,), generator=generator)
+    generator, side = torch.Generator().manual_seed(0), sizes["image_size"]
+    images = torch.randn(batch, 3, side, side, generator=generator)
+    labels = torch.randint(sizes["num_classes"], (batch,), generator=generator)
     steps: dict[str, Callable[[], None]] = {}
     for low, precision in ((False, "fp32"), (True, "bf16")):
-        for name, model in models().items():
+        for name, model in models(sizes).items():
             optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
             steps[f"{name}, {precision}"] = partial(step, model, optimiser, images, labels, low)
     return take_turns(steps, rounds, clock=time.process_time)
@@ -115,6 +120,21 @@ def cost(tokens: tuple[int, ...] = TOKENS, rounds: int = 3) -> dict[str, list[fl
         for name, seconds in take_turns(passes, rounds, clock=time.process_time).items():
             costs[name].append(statistics.median(seconds) / (stream.shape[0] * n))
     return costs
+
+
+def generation(rounds: int = 3) -> dict[str, list[float]]:
+    """Returns the processor seconds per token that a causal CRATE generates, with and without stored tokens, in each round."""
+    torch.manual_seed(0)
+    model, whole = (CRATELanguageModel(**LANGUAGE).eval() for _ in range(2))
+    whole.load_state_dict(model.state_dict())
+    whole.transformer.register_forward_hook(lambda *_: None)  # a network with hooks passes the whole sequence for every token
+    prompt, count = torch.zeros(1, 8, dtype=torch.long), LANGUAGE["context"] - 8
+    versions = {
+        name: partial(network.generate, prompt, count, generator=torch.Generator())
+        for name, network in (("stored", model), ("whole", whole))
+    }
+    seconds = take_turns(versions, rounds, clock=time.process_time)
+    return {name: [value / count for value in values] for name, values in seconds.items()}
 
 
 def plot(costs: dict[str, list[float]], caption: str):
@@ -165,6 +185,11 @@ def main(path: Path | None = None) -> None:
         ratios = [f"{name} {value:.2f}x (target {TARGETS[name]}x: {verdict(value >= TARGETS[name])})" for name, value in rows.items()]
         print(f"  against {plain}: {', '.join(ratios)}")
         print(f"    memory {share:.2f} (target {TARGETS['memory']}: {verdict(share <= TARGETS['memory'])})")
+    large = run(rounds=3, batch=8, sizes=TINY)
+    ratios = (f"{word} {ratio(large, f'softmax, {word}', f'ours, {word}'):.2f}x" for word in ("fp32", "bf16"))
+    print(f"  CRATE-T, 224 x 224 pixels, batch 8, against softmax: {', '.join(ratios)} (target {TINY_TARGET}x)")
+    tokens = {name: 1e3 * statistics.median(values) for name, values in generation().items()}
+    print(f"  a generated token: {tokens['stored']:.2f} ms, {tokens['whole']:.2f} ms without stored tokens (target {TOKEN_TARGET} ms)")
     costs = cost()
     print("  forward + backward of one compression, microseconds per token at 64 ... 4096 tokens")
     for name, times in costs.items():

@@ -20,7 +20,8 @@ class Reference:
         quantity: what is compared, with its setting.
         stored: the constant in the figure's file.
         computed: the number of the program.
-        kind: "recomputed", or "another draw" if the program draws other random numbers than the stored run.
+        kind: origin of the stored number: "recomputed" by this program, "printed" by the paper or its code, "read off the figure", or
+            "another draw": by a run with other random numbers than the program draws.
         note: remark on the comparison.
     """
 
@@ -37,12 +38,13 @@ class Reference:
 
     @property
     def agrees(self) -> bool:
-        """Whether the computed number rounds to the stored one, up to one unit of its last decimal."""
-        return abs(self.computed - self.stored) <= 10.0**-self.digits
+        """Whether the computed number rounds to the stored one."""
+        return abs(self.computed - self.stored) <= 0.5000001 * 10.0**-self.digits
 
 
 def table(references: Iterable[Reference]) -> Iterator[str]:
-    """Yields one line per reference: stored, computed, difference, and whether they agree in the stored decimals."""
+    """Yields one line per reference: stored, computed, difference, origin, and whether a recomputed or printed number agrees."""
     for r in references:
-        verdict = r.kind if r.kind != "recomputed" else "agrees" if r.agrees else "DIFFERS"
-        yield f"  {r.quantity:<66} {r.stored:>14.10g} {r.computed:>14.8g} {r.computed - r.stored:>+10.1e}  {verdict}{'; ' + r.note if r.note else ''}"
+        judged = ("agrees" if r.agrees else "DIFFERS",) if r.kind in ("recomputed", "printed") else ()
+        remark = "; ".join((r.kind, *judged, *filter(None, (r.note,))))
+        yield f"  {r.quantity:<66} {r.stored:>14.10g} {r.computed:>14.8g} {r.computed - r.stored:>+10.1e}  {remark}"

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from benchmarks.references import Reference
-from benchmarks.references._tools import cosine, descend, frobenius, logistic, nuclear, pairs, unit
+from benchmarks.references._tools import cosine, descend, frobenius, nuclear, pairs, shifted_logistic, unit
 from transformer_theory.theories.attention_svm.figures import trajectories as figure
 
 RANK_RTOL = 1e-4
@@ -47,7 +47,7 @@ def references() -> Iterator[Reference]:
         yield Reference(f"nuclear norm of W*_mm, picture {number}", stored["nuclear norm"], float(sigma.sum()))
         yield Reference(f"rank of W*_mm, picture {number}", stored["rank"], float((sigma > RANK_RTOL * sigma[0]).sum()))
         (end,) = descend(
-            lambda W, x=x, z=z, scores=scores: logistic((x @ (z @ W.mT)[..., None])[..., 0].softmax(-1), scores),
+            lambda W, x=x, z=z, scores=scores: shifted_logistic((x @ (z @ W.mT)[..., None])[..., 0], scores),
             [torch.zeros(2, 2, dtype=torch.float64)],
             steps=2000,
             rate=0.1,

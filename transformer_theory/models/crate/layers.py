@@ -6,6 +6,7 @@ Tokens are [batch, n, dim]. Parameters have the names of the released networks. 
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import nn
 
@@ -39,9 +40,12 @@ class Layer(nn.Sequential):
 
     def extend(self, tokens: Batch, past: Past | None) -> tuple[Batch, Past]:
         """Computes the layer for tokens [batch, m, dim] that follow past ones, and what the compression block stores of all tokens."""
-        change, past = self[0].fn.extend(self[0].norm(tokens), past)
+        compress = self[0]
+        assert isinstance(compress, PreNorm)
+        block: Any = compress.fn
+        change, stored = block.extend(compress.norm(tokens), past)
         half = tokens + change
-        return (half + self[1](half) if self.skip else self[1](half)), past
+        return (half + self[1](half) if self.skip else self[1](half)), stored
 
 
 class Stack(nn.Module):
@@ -85,8 +89,9 @@ class Stack(nn.Module):
         """Computes the stack for tokens [batch, m, dim] that follow past ones, and what each layer stores of all tokens."""
         stored = []
         for layer, layer_past in zip(self.layers, past):
-            tokens, layer_past = layer.extend(tokens, layer_past)
-            stored.append(layer_past)
+            assert isinstance(layer, Layer)
+            tokens, new = layer.extend(tokens, layer_past)
+            stored.append(new)
         return tokens, stored
 
     def extensible(self) -> bool:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 SOURCE = Source("tarzanagh2023transformers")
 Run = Literal["W", "KQ"]
 RUNS: dict[Run, str] = {"W": "descent on W", "KQ": "descent on K and Q"}
+TITLES: dict[Run, str] = {"W": "Descent on $W$", "KQ": "Descent on $(K, Q)$"}
 NORMS: dict[Run, str] = {"W": "Frobenius norm", "KQ": "nuclear norm"}
 BATCH = 25  # trials per batch, few enough to stay in the processor's cache
 TYPES = {  # outcome of a run -> quantity
@@ -165,9 +166,9 @@ class ConvergenceTypes(RandomExperiment):
             ax.set_xscale("log")
             ax.set_xticks(a["dims"], [str(d) for d in a["dims"]])
             ax.minorticks_off()
-            ax.set(title=f"{RUNS[run].capitalize()}: outcomes", xlabel="dimension d", ylim=(-0.03, 1.04))
+            ax.set(title=TITLES[run], xlabel="dimension d", ylim=(-0.03, 1.04))
         panels[0].set_ylabel("share of problems")
-        panels[0].legend(loc="center right", fontsize=7)
+        panels[1].legend(*panels[0].get_legend_handles_labels(), loc="center left", fontsize=7)
         caption(
             figure,
             f"Shares of {self.trials} random problems per dimension (n = {self.inputs}, T = {self.tokens}) after {self.steps} steps; "

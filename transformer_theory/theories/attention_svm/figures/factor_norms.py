@@ -127,8 +127,8 @@ class FactorNorms(RandomExperiment):
         panels[1].legend(loc="upper left", fontsize=7, handlelength=1.4)
         caption(
             figure,
-            f"Median of {a['common_norm'].shape[1]} random problems; bands: smallest to largest. The run with the penalty has separate norms. "
-            "Solutions are those of the tokens selected at the last step. Imbalance: "
+            f"Median of {a['common_norm'].shape[1]} random problems; bands: smallest to largest. The run with the penalty has "
+            "separate norms. Solutions are those of the tokens selected at the last step. Imbalance: "
             "$\\|K^\\top K - Q^\\top Q\\|_* / \\|KQ^\\top\\|_*$.",
         )
         return figure

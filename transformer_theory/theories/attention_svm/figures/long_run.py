@@ -29,7 +29,7 @@ DISTANCE = "1 - cosine to the max-margin solution"
 SMALLEST, SLOPE = "smallest 1 - cosine to the max-margin solution", "slope of the logarithm of the direction error"
 EXACT = "exact gradient"
 AUTOGRAD = {"naive": "autograd", "naive_eps": "autograd, eps in the norm"}
-# step -> median of 1 - cosine at the default sizes, from a separate implementation of the same descent on other random data.
+# step -> median of 1 - cosine at the default sizes, from a separate implementation of the same descent: another draw of the data.
 KNOWN = {30: 0.41, 100: 0.25, 300: 0.044, 1000: 4.7e-3, 3000: 6.4e-4, 10_000: 6.4e-5}
 EPS = {"naive": 0.0, "naive_eps": torch.finfo(torch.float64).eps}
 BLUE, RED, AMBER, GREY = (COLOURS[name] for name in ("attention_svm", "scan_snap", "joma", "null"))

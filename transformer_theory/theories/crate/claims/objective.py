@@ -1,4 +1,7 @@
-"""The objective and its subspaces: what spreading lowers, what incoherence bounds, and whether subspaces are found."""
+"""The objective and its subspaces: what spreading lowers, what incoherence bounds, and whether subspaces are found.
+
+Source: :cite:t:`yu2023white` (the objective). The statements are derived or observed in this library.
+"""
 
 import torch
 from torch import Tensor

@@ -44,7 +44,7 @@ FLOOR = "smallest entropy less its lower bound"
 RATIO = "ratio of ln 1/δ"
 PUBLISHED_ENTROPY = {"at the start": 2.3026, "least": 0.9416, "at the end": 1.5493}  # nats
 PUBLISHED_LEAST_STEP = 669
-PUBLISHED_COMPONENTS = (0.954, 1.067, 1.594, 2.180, 2.335, 2.363, 2.894, 2.899, 3.305, 3.689)
+PUBLISHED_COMPONENTS = (0.954, 1.067, 1.594, 2.180, 2.335, 2.363, 2.893, 2.899, 3.305, 3.689)
 RATIO_MU = (3.0, 2.0, 1.0, 0.5)
 RATIOS = {2.0: (59.3, 4.01, 1.19), 20.0: (77.7, 6.30, 1.43), 1000.0: (79.40, 6.516, 1.4545)}  # time -> ratios to the last component
 

@@ -131,7 +131,8 @@ def _bound_gap(generator: Generator, *, smallest_class: bool) -> Evidence:
         root = math.exp(log_s / 2)
         return float((rate_reduction_gradient(root * shape, labels, eps=EPS) * shape).sum()) / root
 
-    slopes = [-minimize_scalar(lambda u, X=X: -slope(X, u), bounds=(-10, 10), method="bounded").fun for X in shapes]
+    ends = [minimize_scalar(lambda u, X=X: -slope(X, u), bounds=(-10, 10), method="bounded") for X in shapes]
+    slopes = [-end.fun for end in ends]  # pyright: ignore[reportAttributeAccessIssue]
     found = max(slopes) if smallest_class else min(slopes)
     bound = largest_penalty(sizes, dim, eps=EPS)
     # At the bound F falls on both sides of the double root of the largest class: an inflection.

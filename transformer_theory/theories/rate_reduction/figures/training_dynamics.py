@@ -67,10 +67,11 @@ class TrainingDynamics(RandomExperiment):
         nulls = rates[..., 0] - rates[..., 2]
         for number, split in enumerate(SPLITS):
             for stop, setting_name in ((0, BEFORE), (-1, AFTER)):
-                columns = {"split": split, "setting": setting_name}
-                yield _row(RATE, rates[:, stop, number, 0], **columns)
-                yield _row(CLASS_RATE, rates[:, stop, number, 1], null=rates[:, stop, number, 2], side="<=", **columns)
-                yield _row(REDUCTION, reductions[:, stop, number], null=nulls[:, stop, number], side=">=", **columns)
+                whole, within, permuted_within = rates[:, stop, number].T
+                null = nulls[:, stop, number]
+                yield _row(RATE, whole, split=split, setting=setting_name)
+                yield _row(CLASS_RATE, within, null=permuted_within, side="<=", split=split, setting=setting_name)
+                yield _row(REDUCTION, reductions[:, stop, number], null=null, side=">=", split=split, setting=setting_name)
         yield _row(
             SHARE, reductions[:, -1, 0] / best, unit="share", null=nulls[:, -1, 0] / best, side=">=", source=OPTIMUM_THEOREM, split="train"
         )

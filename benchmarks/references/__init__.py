@@ -1,8 +1,8 @@
 """Programs that recompute the reference numbers of the figures: ``python -m benchmarks.references [NAME ...]``.
 
-Where a paper prints no number, a figure compares itself with a number of another program. These are the programs, one file per figure. Each
-is written from the formulas and the published recipe with textbook tools: plain automatic differentiation, cvxpy, scipy. None of them uses a
-solver, a gradient or a sampler of the library.
+Where a paper prints no number, a figure compares itself with a number of another program. These are the programs, one file per figure.
+Each is written from the formulas and the published recipe with textbook tools: plain automatic differentiation, cvxpy, scipy. None of
+them uses a solver, a gradient or a sampler of the library.
 """
 
 from collections.abc import Iterable, Iterator

@@ -69,7 +69,7 @@ def descend(
         watch: called with the step and the weights before each step and after the last one.
     """
     weights = [w.clone().requires_grad_() for w in weights]
-    offsets = [eps] * len(weights) if isinstance(eps, float) else eps
+    offsets = eps if isinstance(eps, Sequence) else [eps] * len(weights)
     for step in range(steps + 1):
         if watch is not None:
             watch(step, *(w.detach() for w in weights))

@@ -1,14 +1,15 @@
 """Next-token prediction on the stored sequences: descent by automatic differentiation, targets by cvxpy and scipy, on twenty draws.
 
-The released run prints its numbers but not its embeddings and its start, so they are one draw, and these are others. The sequences are (2, 3,
-1) with next token 2, (2, 4, 0) with 2, and (2, 3, 1) with 1. Embeddings are unit vectors in 8 dimensions, W starts uniform between -1/sqrt(8)
-and 1/sqrt(8), and the loss is -log of the attention on the next token; 1,000 normalised steps of .01.
+The released run prints its numbers but not its embeddings and its start, so they are one draw, and these are others. The sequences are
+(2, 3, 1) with next token 2, (2, 4, 0) with 2, and (2, 3, 1) with 1. Embeddings are unit vectors in 8 dimensions, W starts uniform between
+-1/sqrt(8) and 1/sqrt(8), and the loss is -log of the attention on the next token; 1,000 normalised steps of .01.
 
-For the last token 1 the next tokens 2 and 1 form one component, above token 3: W_fin minimises the loss over multiples of (e_2 - e_1) e_1^T
-with token 3 left out, and the direction separates 2 and 1, equally, from 3. For the last token 0, 2 lies above 4 and 0.
+For the last token 1 the next tokens 2 and 1 form one component, above token 3: W_fin minimises the loss over multiples of (e_2 - e_1)
+e_1^T with token 3 left out, and the direction separates 2 and 1, equally, from 3. For the last token 0, 2 lies above 4 and 0.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,7 +47,8 @@ def one(seed: int) -> dict[str, float]:
 
     # On multiples a of the basis the logits of tokens 2 and 1 differ by a * gap; each is the next token of one sequence.
     gap = float((vectors[2] - vectors[1]) @ basis @ vectors[1])
-    size = minimize_scalar(lambda a: np.logaddexp(0, -a * gap) + np.logaddexp(0, a * gap), bounds=(-50, 50), method="bounded").x
+    best: Any = minimize_scalar(lambda a: np.logaddexp(0, -a * gap) + np.logaddexp(0, a * gap), bounds=(-50, 50), method="bounded")
+    size = float(best.x)
     end = W.numpy()
     inside = float((end * basis).sum()) * basis
     along = float(((end - size * basis) * svm).sum() / (svm**2).sum())

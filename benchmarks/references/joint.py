@@ -24,7 +24,11 @@ def references() -> Iterator[Reference]:
         head = frobenius((LABELS[:, None] * selected).numpy(), one)
         assert head is not None
         support = (LABELS[:, None] * selected).numpy() @ head[:, 0] <= 1 + 1e-6
-        targets = {"v_mm": head, "p_mm": frobenius(selected.numpy(), one), "p_relax": frobenius(selected.numpy(), one, rhs=support.astype(float))}
+        targets = {
+            "v_mm": head,
+            "p_mm": frobenius(selected.numpy(), one),
+            "p_relax": frobenius(selected.numpy(), one, rhs=support.astype(float)),
+        }
         for name, stored in figure.OBJECTIVES[case].items():
             if stored is not None:
                 yield Reference(f"|{name}|^2 / 2, {case}", stored, float((targets[name] ** 2).sum()) / 2)

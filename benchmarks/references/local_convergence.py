@@ -1,9 +1,9 @@
 """Descent on K and Q with the released penalty, by automatic differentiation: cosine to the nuclear solution of the selected tokens.
 
-Published problems of seeds 0 to 5 with n = 6, T = 8, d = 10; 2,000 normalised steps of .1; the rounding unit is the weight of the penalty and
-is added to the norms of the gradients. The published starts are not seeded; here K and Q are uniform between -1/sqrt(d) and 1/sqrt(d). The
-stored number is the mean over the same six seeds with other starts, so three decimals are not expected to agree. The other reference numbers
-of the figure are read off the paper's.
+Published problems of seeds 0 to 5 with n = 6, T = 8, d = 10; 2,000 normalised steps of .1; the rounding unit is the weight of the penalty
+and is added to the norms of the gradients. The published starts are not seeded; here K and Q are uniform between -1/sqrt(d) and
+1/sqrt(d). The stored number is the mean over the same six seeds with other starts, so three decimals are not expected to agree. The other
+reference numbers of the figure are read off the paper's.
 """
 
 from collections.abc import Iterator

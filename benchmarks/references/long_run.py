@@ -1,8 +1,8 @@
 """Normalised descent on W for 10,000 steps with pairwise differences of scores: median of 1 - cosine to the Frobenius solution.
 
 The gradient in the logits is -l' s_t (score_t - sum_u s_u score_u) = -l' s_t sum_u s_u (score_t - score_u). The second form subtracts no
-nearly equal numbers and stays accurate as long as the shares do not underflow, which they do after about 10,000 steps. Eight problems with
-n = 6, T = 8, d = 10: unit vectors in random directions. The draws differ from those of the stored numbers.
+nearly equal numbers and stays accurate as long as the shares do not underflow, which they do after about 10,000 steps. Eight problems
+with n = 6, T = 8, d = 10: unit vectors in random directions. The draws differ from those of the stored numbers.
 """
 
 from collections.abc import Iterator

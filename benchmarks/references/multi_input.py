@@ -1,8 +1,8 @@
 """Three inputs of seven tokens with one prompt: normalised and plain descent by automatic differentiation.
 
-The keys have a standard deviation of .2 around (1, 0) for the best token and around (-1, 1) or (-1/2, -1/2) for the others, drawn in single
-precision from seed 0 with a third coordinate that the keys do not use. The best token scores 1, the others 1/2. The number .31319 is printed
-in the released notebook; norms after 199 steps are read off the figure, whose run is in single precision.
+The keys have a standard deviation of .2 around (1, 0) for the best token and around (-1, 1) or (-1/2, -1/2) for the others, drawn in
+single precision from seed 0 with a third coordinate that the keys do not use. The best token scores 1, the others 1/2. The number .31319
+is printed in the released notebook; norms after 199 steps are read off the figure, whose run is in single precision.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,8 @@ def references() -> Iterator[Reference]:
     keys, scores = drawn[..., :2].double(), drawn[..., 2].double()
     one, best = torch.ones(3, 1, dtype=torch.float64), torch.zeros(3, dtype=torch.long)
     with_score, target = (frobenius(*pairs(x, one, best)) for x in (drawn.double(), keys))
-    assert with_score is not None and target is not None
+    assert with_score is not None
+    assert target is not None
     yield Reference("|p_mm|^2 / 2, score as third coordinate", figure.PRINTED_OBJECTIVE, float((with_score**2).sum()) / 2, "printed")
     for variant, rate, eps, normalised in (("released", 0.1, figure.EPS, True), ("plain", 1.0, 0.0, False)):
         seen = {}

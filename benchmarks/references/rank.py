@@ -1,7 +1,7 @@
 """Mean ranks of the max-margin solutions over the first 100 feasible seeds of at most 400, by cvxpy and Clarabel.
 
-Feasibility is decided by a linear program (scipy). The rank counts singular values above 1e-6 of the first in the Frobenius norm, and above
-1e-4 in the nuclear norm: an error e of that norm leaves errors near the root of e in W. Sizes with d > 10 take minutes;
+Feasibility is decided by a linear program (scipy). The rank counts singular values above 1e-6 of the first in the Frobenius norm, and
+above 1e-4 in the nuclear norm: an error e of that norm leaves errors near the root of e in W. Sizes with d > 10 take minutes;
 ``references(dims=...)`` restricts the dimensions.
 """
 

@@ -1,9 +1,9 @@
 """ReduNet on the Gaussian toy, layer by layer from its formulas with numpy, on ten draws of the noise.
 
 500 samples per axis of the plane or space, noise .1, projected to the unit sphere. With alpha = d / (n eps^2), alpha_j = d / (n_j eps^2),
-E = alpha (I + alpha Z Z^T)^-1, C_j = alpha_j (I + alpha_j Z_j Z_j^T)^-1 and weights n_j / n, a layer moves Z along E Z - sum (n_j / n) C_j Z_j
-by eta = 1/2 and projects it to the sphere; eps^2 = .1. The rate reduction is (ln det(I + alpha Z Z^T) - sum (n_j / n) ln det(I + alpha_j Z_j
-Z_j^T)) / 2.
+E = alpha (I + alpha Z Z^T)^-1, C_j = alpha_j (I + alpha_j Z_j Z_j^T)^-1 and weights n_j / n, a layer moves Z along E Z - sum (n_j / n)
+C_j Z_j by eta = 1/2 and projects it to the sphere; eps^2 = .1. The rate reduction is (ln det(I + alpha Z Z^T) - sum (n_j / n) ln det(I +
+alpha_j Z_j Z_j^T)) / 2.
 """
 
 from collections.abc import Iterator

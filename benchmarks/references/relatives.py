@@ -1,7 +1,7 @@
 """Co-occurrence of two leaves of the binary latent tree, by passing the probabilities of a node's values along the edges.
 
-Four levels, a root with two equally likely labels, children of the root that are 0 with probability .4 or .82, and edges below that keep the
-value with probability (1 + .7) / 2. Given the common ancestor, the two leaves are independent.
+Four levels, a root with two equally likely labels, children of the root that are 0 with probability .4 or .82, and edges below that keep
+the value with probability (1 + .7) / 2. Given the common ancestor, the two leaves are independent.
 """
 
 from collections.abc import Iterator

@@ -38,7 +38,8 @@ def references() -> Iterator[Reference]:
         x, z, scores = picture(number)
         constraints = pairs(x, z, scores.argmax(-1))
         W, W_star = frobenius(*constraints), nuclear(*constraints)
-        assert W is not None and W_star is not None
+        assert W is not None
+        assert W_star is not None
         for name, matrix in (("W_mm", W), ("W*_mm", W_star)):
             for i, j in np.ndindex(2, 2):
                 yield Reference(f"{name}[{i},{j}], picture {number}", stored[name][i][j], float(matrix[i, j]))

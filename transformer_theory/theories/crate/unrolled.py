@@ -12,13 +12,13 @@ from torch import Tensor
 
 from ...core.validation import integers
 from ...metrics.coding import subspace_coding_rate, unit_norm
-from ...models.crate.compression import Bases, expansion, rate_gradient
+from ...maths.linalg import LARGEST_GRAM_CONDITION
+from ...models.crate.compression import Bases, coordinates, expansion, rate_gradient
 from ...models.crate.sparsification import curvature, ista_step
 from .sparse_coding import lasso, signed_dictionary
 from .steps import exact_step, lipschitz, paper_step, released_step
 
 LAYERS, LAM, ISTA_STEPS = 6, 0.1, 40
-GROWTH_LIMIT = 1e4  # largest factor of growth; beyond it the identity in I + beta W^T W is lost to rounding
 LASSO_RTOL = 1e-8  # relative to the first objective: smaller decreases are rounding errors
 
 Sequences = Float[Tensor, "m n d"]
@@ -50,7 +50,8 @@ class Trajectory:
 def unroll(tokens: Sequences, bases: Bases, step: Step, *, eps: float, layers: int = LAYERS) -> Trajectory:
     r"""Applies ``step`` ``layers`` times and measures R^c(Z; U_[K]) after each.
 
-    If the largest entry has grown by more than the factor ``GROWTH_LIMIT``, the tokens are not changed any further.
+    A step after which :math:`\beta \|W_k\|_F^2` of a sequence exceeds 1e10 in some head is left out, and so are those after it: beyond, the
+    identity in :math:`I + \beta W_k^\top W_k` is lost to rounding.
 
     Args:
         tokens: [m, n, d].
@@ -63,9 +64,11 @@ def unroll(tokens: Sequences, bases: Bases, step: Step, *, eps: float, layers: i
     """
     integers(minimum=0, layers=layers)
     states = [tokens]
+    beta = expansion(bases, n=tokens.shape[-2], eps=eps)
     for _ in range(layers):
-        grown = bool(states[-1].abs().max() > GROWTH_LIMIT * tokens.abs().max())
-        states.append(states[-1] if grown else step(states[-1]))
+        after = step(states[-1])
+        largest = beta * coordinates(after, bases).square().sum((-2, -1)).max()
+        states.append(after if bool(largest <= LARGEST_GRAM_CONDITION) else states[-1])
     rates = torch.stack([subspace_coding_rate(state, bases, eps=eps).mean() for state in states])
     return Trajectory(torch.stack(states), rates)
 

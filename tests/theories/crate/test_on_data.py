@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.problems.crate import gaussian, subspaces
 from transformer_theory.core.measurement import collect
 from transformer_theory.core.theory import Unsupported
 from transformer_theory.data.synthetic import subspace_mixture
@@ -73,3 +74,13 @@ def test_the_figure_shows_the_three_forms(tmp_path):
         assert gap[-1] < 1e-3 * gap[0]
     assert (np.diff(result.arrays["crate/gap/ISTA"]) <= 1e-12).all()
     Unrolled.quick().plot(result).savefig(tmp_path / "figure.svg")
+
+
+def test_tokens_that_grow_stop_before_the_rate_is_lost_to_rounding():
+    tokens, bases = 0.3 * gaussian(2, 5, 12), subspaces()  # beta ||W_k||^2 is about 6, so 1e4 is the last factor below the limit
+    run = unrolled.unroll(tokens, bases, lambda state: 100 * state, eps=0.5, layers=6)
+    sizes = run.states.abs().amax((1, 2, 3)) / tokens.abs().max()
+    assert sizes.tolist() == pytest.approx([1, 1e2, 1e4, 1e4, 1e4, 1e4, 1e4])
+    assert bool(torch.isfinite(run.rates).all())
+    infinite = unrolled.unroll(tokens, bases, lambda state: state / 0, eps=0.5, layers=2)
+    assert torch.equal(infinite.states[-1], tokens)

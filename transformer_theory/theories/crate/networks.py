@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
-from scipy.stats import binom
 from torch import nn
 
 from ...core.result import Result
@@ -127,6 +126,8 @@ def guessing_p(accuracies: Sequence[float], data: TokenData) -> float:
     assert data.labels is not None
     share = float(torch.bincount(data.labels).max()) / len(data)
     correct = round(sum(accuracies) * len(data))
+    from scipy.stats import binom
+
     return float(binom.sf(correct - 1, len(data) * len(accuracies), share))
 
 

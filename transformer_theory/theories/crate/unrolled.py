@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...core.validation import integers
-from ...metrics.coding import subspace_coding_rate, unit_norm
 from ...maths.linalg import LARGEST_GRAM_CONDITION
+from ...metrics.coding import subspace_coding_rate, unit_norm
 from ...models.crate.compression import Bases, coordinates, expansion, rate_gradient
 from ...models.crate.sparsification import curvature, ista_step
 from .sparse_coding import lasso, signed_dictionary

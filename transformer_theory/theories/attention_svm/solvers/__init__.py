@@ -4,8 +4,9 @@ A solver of one problem returns a verified :class:`~..solution.MaxMargin` or rai
 :class:`~..solution.MaxMargins` with a status per problem.
 
 To follow one Frobenius solve, read :mod:`.frobenius` (arguments, verification, errors), :mod:`.active_set` (the method) and
-:mod:`.contradictions` (proofs of infeasibility). To follow one nuclear solve, read :mod:`.nuclear` (reduction to small matrices,
-verification), :mod:`.interior_point` (the method) and :mod:`.polish` (the last digits). :mod:`.tolerances` lists every threshold.
+:mod:`.contradictions` (proofs of infeasibility). A batch is solved in :mod:`.frobenius_batched`; if it has more constraints than entries of
+W, by steps on W (:mod:`.primal_interior`). To follow one nuclear solve, read :mod:`.nuclear` (reduction to small matrices, verification),
+:mod:`.interior_point` (the method) and :mod:`.polish` (the last digits). :mod:`.tolerances` lists every threshold that several files use.
 """
 
 from .conic import lp_max_margin, official_rank, spectral_max_margin

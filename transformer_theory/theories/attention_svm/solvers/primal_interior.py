@@ -18,10 +18,10 @@ import numpy as np
 from .dense import add_to_diagonal, cholesky, solve_cholesky, transposed
 from .tolerances import MARGIN_ATOL, PRIMAL_ROUNDS, PRIMAL_STAGES, REFINEMENTS, RIDGE, SIGN_ATOL
 
-BOUNDARY_SHARE = 0.995  # length of a step as a share of the distance to the boundary
+STEP_SHARE = 0.995  # length of a step as a share of the distance to the boundary
 CENTRING_MIN = 1e-3  # smallest predicted ratio of the new mu to the old one; the step aims at the third power of the ratio
-START_SIZE = 4.0  # size of the first multipliers, in multiples of the best one for equal multipliers
-START_SLACK = 0.3  # smallest slack of the first point, relative to the largest right-hand side
+FIRST_DUAL = 4.0  # size of the first multipliers, in multiples of the best one for equal multipliers
+FIRST_SLACK = 0.3  # smallest slack of the first point, relative to the largest right-hand side
 SINGLE_TOL = 1e-3  # at this accuracy and above, the method runs in float32
 NORM_MAX = 1e3  # a problem whose w is certainly longer than this many largest right-hand sides is given up
 VIOLATION_ATOL = 1e-12  # largest violation of a margin by a right guess of the active set
@@ -69,12 +69,12 @@ class Point(NamedTuple):
 
 
 def _start(rows: np.ndarray, rhs: np.ndarray) -> Point:
-    """Returns a first point: equal multipliers, their w, and slacks of at least START_SLACK."""
+    """Returns a first point: equal multipliers, their w, and slacks of at least FIRST_SLACK."""
     direction = rows.sum(1)
     # Equal multipliers t maximise the dual at t = sum b / |sum a|^2. The rows may cancel; independent random rows have |sum a|^2 near m.
-    size = START_SIZE * np.abs(rhs).sum(-1) / np.maximum(np.square(direction).sum(-1), rows.shape[1])
+    size = FIRST_DUAL * np.abs(rhs).sum(-1) / np.maximum(np.square(direction).sum(-1), rows.shape[1])
     w = size[:, None] * direction
-    return Point(w, np.repeat(size[:, None], rows.shape[1], 1), np.maximum(_times(rows, w) - rhs, 0) + START_SLACK)
+    return Point(w, np.repeat(size[:, None], rows.shape[1], 1), np.maximum(_times(rows, w) - rhs, 0) + FIRST_SLACK)
 
 
 def _interior_point(rows: np.ndarray, rhs: np.ndarray, point: Point, tol: float) -> tuple[Point, np.ndarray]:
@@ -134,7 +134,7 @@ def _step(
     # Corrector: a step towards the third power of this ratio times mu, with the product of changes that the predictor neglected.
     centre = np.maximum(np.minimum(predicted / mu, 1), CENTRING_MIN) ** 3 * mu
     step = direction(centre[:, None] - product - step.dual * step.slack)
-    up, down = _length(dual, step.dual, BOUNDARY_SHARE), _length(slack, step.slack, BOUNDARY_SHARE)
+    up, down = _length(dual, step.dual, STEP_SHARE), _length(slack, step.slack, STEP_SHARE)
     following = w, dual, slack = Point(w + down * step.w, dual + up * step.dual, slack + down * step.slack)
     # The equations are linear. A full step makes w + step.w equal to A^T (lambda + step.dual), so A^T lambda changes by step.w + off.
     missing, off = (1 - down) * missing, (1 - up) * off + (down - up) * step.w

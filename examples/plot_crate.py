@@ -5,7 +5,8 @@ What does a white-box layer do, before any training?
 Eight untrained layers of CRATE compress tokens into subspaces in two of three forms; in the third they do the opposite.
 
 The steps of a layer, unrolled on tokens from a mixture of subspaces: the exact gradient step and the paper's attention lower the
-coding rate, the residual form with tied output raises it, and a token needs few atoms of the right dictionary.
+coding rate, the residual form with tied output raises it here, where the subspaces are orthogonal, and a token needs few atoms of the
+right dictionary.
 """
 
 import torch

@@ -90,5 +90,5 @@ def test_data_that_leave_the_range_of_numbers_are_refused():
         for begin in both_kinds(scaled):
             assert all(length <= 3 * (1 + 1e-12) for length in moved(begin, dynamics.normalised_descent(scaled, begin, steps=30)))
     low = replace(instance, scores=instance.scores - 900)
-    with pytest.raises(ValueError, match="W must be finite"):
+    with pytest.raises(ValueError, match="must keep W finite"):
         dynamics.plain_descent(low, dynamics.start(low), steps=2, loss=dynamics.EXPONENTIAL)

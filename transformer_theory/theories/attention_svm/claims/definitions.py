@@ -215,8 +215,8 @@ CLAIMS = (
     ),
     Claim(
         id="attention_svm/descent-steps",
-        statement="Normalised, constant, Polyak, mirror and joint descent, on W (in the span of the data or not), on K and Q with a "
-        "penalty and with one common norm, take the steps of their definitions.",
+        statement=r"Each method takes the steps of its definition: normalised descent $W - \eta \nabla L / \|\nabla L\|$, and constant, "
+        r"Polyak, mirror and joint descent, on W (in the span of the data or not), and on K and Q with a penalty and with one common norm.",
         measures="largest relative distance of the weights after 15 steps from those by automatic differentiation",
         source=SETTING,
         assumptions=("logistic loss; W of moderate norm, so that float64 resolves the definition too",),

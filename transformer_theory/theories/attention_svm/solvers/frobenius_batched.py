@@ -6,8 +6,8 @@ Block principal pivoting (:cite:t:`portugal1994comparison`) for the dual of (Att
 
 where G is the Gram matrix of the constraints, scaled to a unit diagonal. Each problem has an active set of constraints that are assumed to
 hold with equality; in each round, all constraints whose multiplier or slack has the wrong sign enter or leave it. Rows and columns outside
-the set are replaced by those of the identity, so that one batched factorisation serves sets of different sizes. If there are more constraints
-than entries of W, steps on W take the place of pivoting (:mod:`.primal_interior`). Problems that neither solves go to the solver of single
+the set are replaced by those of the identity, so that one batched factorisation serves sets of different sizes. With more constraints than
+entries of W, steps on W take the place of pivoting (:mod:`.primal_interior`). Problems that neither solves go to the solver of single
 problems, which also proves infeasibility.
 """
 

@@ -94,8 +94,8 @@ CLAIMS = (
     ),
     Claim(
         id="joma/tree-samples",
-        statement=r"Leaves drawn from the root down occur together with the probability of joma/tree-co-occurrence. The statement is the "
-        r"library's own.",
+        statement=r"Leaves drawn from the root down occur together with the probability $P(y_l = 1 \mid y_m = 1)$ of "
+        r"joma/tree-co-occurrence. The statement is the library's own.",
         measures="largest distance of the frequency from the probability over 31 leaves, in draws and in contexts, in standard deviations",
         source=JOMA,
         assumptions=(EQUAL_EDGES, "draws are independent"),

@@ -153,9 +153,8 @@ CLAIMS = (
     ),
     Claim(
         id="scan_snap/grouped-gradient",
-        statement=r"The same directions follow from sequences sorted by class, whose own tokens are multiplied class by class, and from "
-        r"lists of the tokens that occur in each sequence, in several runs at once. Here: the largest relative difference to automatic "
-        r"differentiation of the explicit model, on sampled sequences of two to ten classes.",
+        statement=r"The directions $\dot Y$ and $\dot Z$ of gradient descent also follow from sequences sorted by class, whose own tokens "
+        r"are multiplied class by class, and from lists of the tokens that occur in each sequence, in several runs at once.",
         measures="largest relative difference to automatic differentiation",
         source=Source(PAPER, "Lemma 1, Eqs. (3) and (4)", "confirmed"),
         assumptions=(

@@ -221,6 +221,13 @@ def test_the_interior_point_alone_comes_near():
     assert_close(near.norm * torch.from_numpy(dot(problems.cone.rhs, point.multipliers)), exact, rtol=1e-5, atol=0)
 
 
+def test_constraints_that_nearly_cancel_keep_their_digits():
+    """A W of norm 7,546 for entries near one: inner products of the constraints alone leave a gap of 1e-10."""
+    solution = solvers.nuclear_max_margin(published([78], 10, 5, 4).problem(0))
+    assert solution.norm == pytest.approx(7546.4292687)
+    assert solution.gap < 1e-12
+
+
 def test_unverified_answers_are_not_returned(monkeypatch):
     c = published(range(3), 5, 4, 6)
     monkeypatch.setattr(nuclear, "STAGES", ())

@@ -54,7 +54,11 @@ def frobenius_max_margin(constraints: Constraints, *, tol: float = FROBENIUS_KKT
 
 
 def solve_problem(constraints: Constraints, problem: int | tuple[()], tol: float) -> MaxMargin:
-    """Solves one problem of a batch, or a single one if ``problem`` is (), as :func:`frobenius_max_margin` does."""
+    """Solves one problem of a batch, or a single one if ``problem`` is (), as :func:`frobenius_max_margin` does.
+
+    Raises:
+        Infeasible, NotConverged: as for :func:`frobenius_max_margin`.
+    """
     difference, query, rhs = constraints.difference[problem], constraints.query[problem], constraints.rhs[problem]
     pairs = Pairs(*(v.numpy() for v in (difference, query, rhs, constraints.equality[problem])))
 

@@ -44,21 +44,28 @@ class Cone:
         query: queries in coordinates of their span, ``[B, m, q]``.
         rhs: right-hand sides, ``[B, m]``.
         free: mask of the equations, ``[B, m]``; their multipliers have either sign.
+        difference: the differences, ``[B, m, p]``, if p is at most m; otherwise None.
     """
 
     gram: np.ndarray
     query: np.ndarray
     rhs: np.ndarray
     free: np.ndarray
+    difference: np.ndarray | None
 
     def __getitem__(self, index) -> "Cone":
-        return Cone(*(getattr(self, field.name)[index] for field in fields(self)))
+        difference = None if self.difference is None else self.difference[index]
+        return Cone(self.gram[index], self.query[index], self.rhs[index], self.free[index], difference)
 
     def image(self, multipliers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         r"""Returns the rows :math:`n_c = M^\top d_c`, ``[B, m, q]``, and :math:`M^\top M`, ``[B, q, q]``."""
         weighted = multipliers[..., None] * self.query
-        rows = np.matmul(self.gram, weighted)
-        return rows, symmetric(np.matmul(transposed(weighted), rows))
+        if self.difference is None:
+            rows = np.matmul(self.gram, weighted)
+            return rows, symmetric(np.matmul(transposed(weighted), rows))
+        # Constraints that nearly cancel do so in the sum M itself, which keeps twice the digits of the product of inner products.
+        M = np.matmul(transposed(self.difference), weighted)
+        return np.matmul(self.difference, M), np.matmul(transposed(M), M)
 
 
 @dataclass(frozen=True)

@@ -232,7 +232,8 @@ class Reduced:
         if swapped:
             coordinates, basis = _span(data.difference)
         difference = data.query if swapped else data.difference
-        cone = Cone(np.matmul(difference, transposed(difference)), coordinates, data.rhs / size[:, None], data.equality)
+        narrow = difference if difference.shape[-1] <= difference.shape[-2] else None
+        cone = Cone(np.matmul(difference, transposed(difference)), coordinates, data.rhs / size[:, None], data.equality, narrow)
         return cls(data, difference, basis, cone, size, swapped)
 
     def __getitem__(self, index) -> "Reduced":

@@ -65,7 +65,8 @@ def _newton(cone: Cone, multipliers: np.ndarray, Q: np.ndarray, active: np.ndarr
     problem = np.arange(count)[:, None]
     mask = active[problem, order].astype(float)
     G = cone.gram[problem[..., None], order[..., None], order[:, None]] * (mask[..., None] * mask[:, None])
-    small = Cone(G, cone.query[problem, order] * mask[..., None], cone.rhs[problem, order] * mask, mask > 0)
+    Z, rhs = cone.query[problem, order] * mask[..., None], cone.rhs[problem, order] * mask
+    small = Cone(G, Z, rhs, mask > 0, None if cone.difference is None else cone.difference[problem, order] * mask[..., None])
     weights = multipliers[problem, order] * mask
     hessian = np.zeros((count, size + q * r, size + q * r))
     # Newton's method converges quadratically here, so a small fixed number of steps suffices. The caller verifies the result and continues

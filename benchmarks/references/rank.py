@@ -1,9 +1,9 @@
-"""Mean ranks of the max-margin solutions over the first 100 feasible seeds of at most 400, by least squares (Frobenius) and cvxpy (nuclear).
+"""Mean ranks of the max-margin solutions over the first 100 feasible seeds of 400, by least squares (Frobenius) and cvxpy (nuclear).
 
-Feasibility is decided by a linear program (scipy). The Frobenius solution is a least-distance problem, which non-negative least squares solve
-up to rounding (Lawson and Hanson, ch. 23); its rank counts singular values above 1e-9 of the first. Clarabel solves the nuclear problem with
-an error near 1e-11 in the norm, which leaves errors of about 1e-6 in W; its rank counts singular values above 2e-5 of the first. Sizes with
-d > 10 take minutes; ``references(dims=...)`` restricts the dimensions.
+Feasibility is decided by a linear program (scipy). The Frobenius solution is a least-distance problem, which non-negative least squares
+solve up to rounding (Lawson and Hanson, ch. 23); its rank counts singular values above 1e-9 of the first. Clarabel solves the nuclear
+problem with an error near 1e-11 in the norm, which leaves errors of about 1e-6 in W; its rank counts singular values above 2e-5 of the
+first. Sizes with d > 10 take minutes; ``references(dims=...)`` restricts the dimensions.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,10 @@ def feasible(difference: np.ndarray, query: np.ndarray) -> bool:
 
 
 def least_distance(difference: np.ndarray, query: np.ndarray) -> np.ndarray:
-    """Returns the W of least Frobenius norm: with rows a_c of the constraints, the residual of min |sum u_c (a_c, 1) - (0, 1)| over u >= 0."""
+    """Returns the W of least Frobenius norm.
+
+    With rows a_c of the constraints, it is proportional to the residual of min |sum u_c (a_c, 1) - (0, 1)| over u >= 0.
+    """
     rows = (difference[:, :, None] * query[:, None, :]).reshape(len(difference), -1)
     stacked = np.vstack([rows.T, np.ones(len(rows))])
     target = np.eye(1, len(stacked), len(stacked) - 1)[0]

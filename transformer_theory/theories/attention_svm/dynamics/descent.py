@@ -57,6 +57,7 @@ def descent_direction(
     return data.descent(W)
 
 
+@single_threaded
 def normalised_descent(
     instance: Instance | HeadInstance,
     state: AnyState,
@@ -92,6 +93,7 @@ def normalised_descent(
     return next(trajectory(instance, state, steps=(state.step + steps,), rate=rate, loss=loss, eps=eps, penalty=penalty))
 
 
+@single_threaded
 def plain_descent(
     instance: Instance | HeadInstance, state: AnyState, *, steps: int, rate: float = 1.0, loss: Loss = LOGISTIC, penalty: float = 0.0
 ) -> AnyState:
@@ -136,7 +138,7 @@ def trajectory(
     """
     positive(rate=rate)
     check_nonnegative(eps=eps)
-    check_state(instance, state)
+    single_threaded(check_state)(instance, state)
     # ``size`` is the norm of n e^-C times the gradient, so eps becomes n e^-C eps in the same unit. C is about -|W| times the margin. Once
     # e^-C overflows, n e^-C eps is infinite, and the step is correctly zero.
     rate_tensor, scaled_eps = torch.tensor(rate, dtype=torch.float64), eps * instance.tokens.shape[-3]
@@ -179,14 +181,15 @@ def _run(
                     c, C = data.coefficients(variables.logits())
                     variables.move(length(*variables.aim(c, C)))
         states = [variables.state(step) for _, variables in runs]
-        return states[0] if len(states) == 1 else joined(states, instance.trials)
+        result = states[0] if len(states) == 1 else joined(states, instance.trials)
+        check_finite_weights(step, **({"W": result.W} if isinstance(result, State) else {"K": result.K, "Q": result.Q}))
+        return result
 
     for step in steps:
         integers(minimum=0, steps=step)
         if step < current:
             raise ValueError(f"steps must increase from {current}, got {step}")
         result, current = advance(step - current, step), step
-        check_finite_weights(step, **({"W": result.W} if isinstance(result, State) else {"K": result.K, "Q": result.Q}))
         yield result  # pyright: ignore[reportReturnType]
 
 

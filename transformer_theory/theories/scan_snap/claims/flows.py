@@ -264,7 +264,7 @@ CLAIMS = (
         r"shares $w_n$ moves attention as Lemma 3's flow does. Here: the largest difference of the attention logits, as a share of the "
         r"largest, for $\eta_Z = 10^{-7} \eta_Y$, from $0.1\, t_0'$ to $30\, t_0'$.",
         measures="largest difference of the logits of both flows, as a share of the largest logit",
-        source=Source(PAPER, "Lemma 4, Eq. (10)"),
+        source=Source(PAPER, "Lemma 4, Eq. (10)", "confirmed"),
         assumptions=("infinitely many, infinitely long sequences", "one common token", r"$\eta_Z \ll \eta_Y$"),
         check=lambda generator: _slow_attention(generator, modified_flow),
         control=lambda generator: _slow_attention(generator, exact_flow),
@@ -278,7 +278,7 @@ CLAIMS = (
         r"less than $1/M$, below the range of Assumption 2: $\beta_{nn'} \approx E'_{n'n} + 1/M > 0$. "
         r"Here: the smallest move in the predicted direction, as a share of the largest move, after $50\, t_0'$.",
         measures="smallest move in the predicted direction, as a share of the largest move",
-        source=Source(PAPER, "Eq. (88), App. D.5"),
+        source=Source(PAPER, "Eq. (88), App. D.5", "confirmed"),
         assumptions=("infinitely many, infinitely long sequences", "one common token, all classes alike", r"$E_0 < 1/M$"),
         check=_moves_below,
         control=_moves_as_printed,
@@ -317,7 +317,7 @@ CLAIMS = (
         statement=r"In Lemma 4's flow the logit of a single common token is $-B(t)$ up to terms of the order of $K E_0$, $1 / (M E_0)$ and "
         r"of the gain of the distinct tokens. Here: the largest relative difference, up to $100\, t_0'$.",
         measures="largest relative difference of -B and Lemma 4's flow",
-        source=Source(PAPER, "Thm. 4"),
+        source=Source(PAPER, "Thm. 4", "confirmed"),
         assumptions=(
             "one common token, all classes alike",
             r"$K E_0 \ll 1 \ll M E_0$: $E_0 \le .005$, at most four classes, $M E_0 = 10^4$",

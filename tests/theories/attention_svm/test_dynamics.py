@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories.attention_svm import builders, dynamics, solvers
-from transformer_theory.theories.attention_svm.dynamics import spaces
+from transformer_theory.theories.attention_svm.dynamics import descent, spaces
 from transformer_theory.theories.attention_svm.dynamics.gradient import Gradient
 from transformer_theory.theories.attention_svm.problem import Instance, cross_attention, token_logits
 from transformer_theory.theories.attention_svm.published import published_instances
@@ -186,6 +186,31 @@ def test_eps_stops_a_run_that_the_exact_gradient_continues():
     assert float(stalled.W.norm()) < 100
     later = dynamics.normalised_descent(instance, stalled, steps=500, eps=EPS)
     assert float((later.W - stalled.W).norm()) < 5  # of the fifty that exact steps go
+
+
+@pytest.mark.parametrize("kind", ["weights", "factors"])
+def test_the_whole_of_a_descent_runs_on_one_thread(kind, monkeypatch, generator):
+    """On a busy machine the checks alone, on two threads, took four times as long as fifty steps."""
+    instance, threads = problem(trials=2), []
+    begin = (dynamics.random_factors if kind == "factors" else dynamics.random_start)(instance, generator=generator)
+    for name in ("check_state", "check_finite_weights", "parts"):
+        function = getattr(descent, name)
+
+        def recorded(*args, function=function, **kwargs):
+            threads.append(torch.get_num_threads())
+            return function(*args, **kwargs)
+
+        monkeypatch.setattr(descent, name, recorded)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        dynamics.normalised_descent(instance, begin, steps=2)
+        dynamics.plain_descent(instance, begin, steps=2)
+        list(dynamics.trajectory(instance, begin, steps=(1, 2)))
+    finally:
+        torch.set_num_threads(before)
+    assert len(threads) >= 10
+    assert set(threads) == {1}
 
 
 # ---- stop, save, continue

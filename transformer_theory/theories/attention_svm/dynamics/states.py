@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ....core.files import replacing
+from ....core.parallel import single_threaded
 from ....core.validation import as_float64, integers
 from ..problem import Instance
 from ..validation import check_real, check_shape, check_type
@@ -128,6 +129,7 @@ def joined(records: Sequence[Record], trials: tuple[int, ...]) -> Record:
     return type(first)(**values)
 
 
+@single_threaded
 def start(instance: Instance | HeadInstance, *, W: Float[Tensor, "*trials d d_z"] | None = None) -> State:
     """Returns the state before the first step.
 
@@ -148,6 +150,7 @@ def start(instance: Instance | HeadInstance, *, W: Float[Tensor, "*trials d d_z"
     return state
 
 
+@single_threaded
 def random_start(instance: Instance | HeadInstance, *, generator: torch.Generator) -> State:
     """Draws W with independent entries, uniform between -1/sqrt(d) and 1/sqrt(d), a common initialisation of linear layers.
 
@@ -158,6 +161,7 @@ def random_start(instance: Instance | HeadInstance, *, generator: torch.Generato
     return start(instance, W=_uniform(*instance.trials, instance.tokens.shape[-1], instance.query.shape[-1], generator=generator))
 
 
+@single_threaded
 def random_factors(instance: Instance | HeadInstance, *, generator: torch.Generator, width: int | None = None) -> Factors:
     """Draws K, then Q, with independent uniform entries: between plus and minus 1/sqrt(d) in K, and 1/sqrt(d_z) in Q.
 

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ....core.parallel import single_threaded
 from ....core.validation import as_float64, converted, number
 from ..builders import multi_token
 from ..constraint_set import Constraints
@@ -52,6 +53,7 @@ class Generalised:
         return self.finite.W + self.scale(W)[..., None, None] * self.direction.W
 
 
+@single_threaded
 def generalised_max_margin(
     tokens: Float[Tensor, "n T d"], query: Float[Tensor, "n d_z"], attention: Float[Tensor, "n T"], *, threshold: float = 1e-3
 ) -> Generalised:
@@ -75,6 +77,7 @@ def generalised_max_margin(
     return Generalised(frobenius_max_margin(direction), frobenius_max_margin(equations))
 
 
+@single_threaded
 def generalised_max_margins(
     tokens: Float[Tensor, "B n T d"], query: Float[Tensor, "B n d_z"], attention: Float[Tensor, "B n T"], *, threshold: float = 1e-3
 ) -> Generalised:

@@ -175,12 +175,12 @@ def test_each_seed_gives_a_measurement():
 
 
 def test_a_verification_survives_json_whole():
-    detailed = replace(GOOD, detail={"slope": 0.25}, note="a note")
+    detailed = replace(GOOD, detail={"slope": 0.25, "undefined": NAN}, note="a note")
     result = claim(detailed, BAD, OPEN, Evidence(NAN, 1.0, "<="), controls=(BAD, Evidence(NAN, NAN, "<="))).verify(range(4))
     stored = json.loads(json.dumps(result.to_json()))
     read = Verification.from_json(stored)
     assert read.to_json() == result.to_json()
-    assert read.evidence[0].detail == {"slope": 0.25}
+    assert read.evidence[0].detail == {"slope": 0.25, "undefined": pytest.approx(NAN, nan_ok=True)}
     assert (read.verdict, read.control, read.consistent, read.decided) == ("violated", "inconclusive", 1, 2)
     assert stored["measures"] == "a"
     for name in ("id", "seeds", "source"):

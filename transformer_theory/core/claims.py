@@ -75,8 +75,9 @@ class Evidence:
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "Evidence":
         """Creates evidence from JSON values, in which None represents NaN."""
-        numbers = {name: math.nan if stored[name] is None else stored[name] for name in ("value", "threshold")}
-        return cls(**{**stored, **numbers})
+        numbers = {name: _from_json(stored[name]) for name in ("value", "threshold")}
+        detail = {name: _from_json(number) for name, number in stored.get("detail", {}).items()}
+        return cls(**{**stored, **numbers, "detail": detail})
 
 
 Check = Callable[[torch.Generator], Evidence]
@@ -147,6 +148,11 @@ class Claim:
         if not seeds:
             raise ValueError("seeds must name at least one seed, got none; pass e.g. seeds=range(5)")
         return Verification.of(self, seeds, [self.run(seed) for seed in seeds])
+
+
+def _from_json(number: float | None) -> float:
+    """Returns a stored number; None represents NaN."""
+    return math.nan if number is None else number
 
 
 def _run(check: Check, seed: int) -> Evidence:

@@ -241,7 +241,7 @@ def _feasibility(sizes: list[int], shares: list[float], feasible: FeasibleSet, T
         predicted=guaranteed or None,  # a count is always at least zero, so without a guarantee there is no prediction
         op=">=" if guaranteed else None,
         threshold=guaranteed or None,
-        verdict=judge(count, ">=", guaranteed, converged=converged, covered=guaranteed > 0),
+        verdict=judge(count, ">=", guaranteed, converged=converged) if guaranteed else None,
         note=note,
     )
 

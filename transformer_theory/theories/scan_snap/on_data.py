@@ -303,8 +303,8 @@ def _correlation(quantity: str, order: RankCorrelation, covered: bool, **columns
 
 
 def _verdict(value: float, op: Op, threshold: float, covered: bool) -> dict[str, Any]:
-    """Returns the columns op, threshold and verdict; the verdict is "inconclusive", not "not covered", if the value is undefined."""
-    verdict = judge(value, op, threshold, covered=covered or not math.isfinite(value))
+    """Returns op, threshold and verdict. The verdict is "inconclusive", not "not covered", if value or threshold is undefined."""
+    verdict = judge(value, op, threshold, covered=covered or not (math.isfinite(value) and math.isfinite(threshold)))
     return {"op": op, "threshold": threshold, "verdict": verdict} if math.isfinite(threshold) else {"verdict": verdict}
 
 

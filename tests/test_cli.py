@@ -128,6 +128,7 @@ def test_compare_trains_nothing_for_none(tmp_path, capsys):
     assert result.settings["networks"] == []
     assert set(result.table.column("model")) == {""}
     assert set(result.table.column("step")) == {None}
+    assert {row.reason for row in result.select(theory="network")} == {"no network was asked for"}
     assert "training" not in capsys.readouterr().err
 
 

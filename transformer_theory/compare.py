@@ -220,7 +220,8 @@ def _measurements(plan: Plan, results: Iterator[View]) -> Stream:
             yield from in_network
             on_data += on_features
     elif plan.recipes or not plan.networks:
-        yield Measurement("network", "network", ACCURACY, None, unit="share", reason="training needs labels of at least two classes")
+        reason = "training needs labels of at least two classes" if plan.recipes else "no network was asked for"
+        yield Measurement("network", "network", ACCURACY, None, unit="share", reason=reason)
     _, on_raw = next(results)
     stored_features: dict[str, TokenData] = {}
     if plan.networks:

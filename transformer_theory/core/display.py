@@ -37,7 +37,7 @@ def _parts(theory: "Theory") -> list[str]:
         ("rung", len(theory.ladder.rungs) if theory.ladder else 0),
         ("experiment", len(theory.experiments)),
     )
-    parts = [_several(count, noun) for noun, count in counts if count]
+    parts = [several(count, noun) for noun, count in counts if count]
     parts += ["on data"] if theory.on_data is not None else []
     return parts + (["in networks"] if theory.in_networks is not None else [])
 
@@ -89,7 +89,7 @@ def _numbers(row: "Measurement") -> list[str]:
     value = row.reason if row.value is None else f"{_number(row.value)} {row.unit if row.unit != 'share' else ''}".strip()
     predicted = "" if row.predicted is None else f"→ {_number(row.predicted)}"
     limit = "" if row.op is None or row.threshold is None else f"{row.op} {_number(row.threshold)}"
-    null = "" if row.null is None or not row.null.draws else f"{_number(row.null.median)} ({_several(len(row.null.draws), 'draw')})"
+    null = "" if row.null is None or not row.null.draws else f"{_number(row.null.median)} ({several(len(row.null.draws), 'draw')})"
     return [value, " ".join(filter(None, (predicted, limit))), null, row.verdict or ""]
 
 
@@ -97,7 +97,7 @@ def result_html(result: "Result") -> str:
     """Returns what a result holds and the first rows of its table, or its verifications if it has no other rows."""
     counts = (("measurement", len(result.table)), ("array", len(result.arrays)), ("claim", len(result.verifications)))
     settings = ", ".join(f"{name}: {_short(value)}" for name, value in result.settings.items())
-    lines = [f"<strong>{escape(result.name)}</strong>: {', '.join(_several(count, noun) for noun, count in counts if count) or 'empty'}"]
+    lines = [f"<strong>{escape(result.name)}</strong>: {', '.join(several(count, noun) for noun, count in counts if count) or 'empty'}"]
     lines += [escape(settings)] if settings else []
     lines += ["<code>tt.figures(result)</code> draws its figures."] if result.arrays else []
     rows = result.table.where(lambda row: row.kind != "claim")
@@ -125,7 +125,8 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}" if math.isfinite(value) else str(value)
 
 
-def _several(count: int, noun: str) -> str:
+def several(count: int, noun: str) -> str:
+    """Formats a count with its noun: ``"1 claim"``, ``"2 claims"``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 

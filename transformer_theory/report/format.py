@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from itertools import count
 
+from ..core.display import several as several
 from ..core.measurement import Measurement, Unit
 
 NOTHING = "—"
@@ -164,11 +165,6 @@ def place(row: Measurement, *names: str) -> str:
     values = [(name, getattr(row, name)) for name in names or ("setting", "layer", "head", "step", "seed")]
     parts = (value if isinstance(value, str) else f"{name} {value:,}" for name, value in values if value not in (None, ""))
     return ", ".join(parts)
-
-
-def several(count: int, noun: str) -> str:
-    """Formats a count with its noun: ``"1 claim"``, ``"2 claims"``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def slug(text: str) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ....core.experiment import RandomExperiment, setting, sweep
 from ....core.measurement import Arrays, Measurement, Null
-from ....core.plotting import axes, line, null_band, style
+from ....core.plotting import COLOURS, axes, line, style
 from ....core.result import Result
 from ....metrics.coding import class_coding_rate, coding_rate, unit_norm
 from ....training.fitting import State, at_steps, fit, permuted
@@ -97,7 +97,8 @@ class TrainingDynamics(RandomExperiment):
             panel.set_title(title)
             panel.set_xlabel("step")
             panel.set_ylabel("nats per sample")
-        null_band(panels[0], float(result.arrays[f"{NAME}/optimum"]), label="optimum of ΔR")
+        optimum_line = {"color": COLOURS[NAME], "linestyle": (0, (4, 3)), "linewidth": 1.0, "zorder": 1}
+        panels[0].axhline(float(result.arrays[f"{NAME}/optimum"]), label="optimum of ΔR", **optimum_line)
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=7, frameon=False)
         return figure
 

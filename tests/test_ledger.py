@@ -105,7 +105,7 @@ def test_sources_and_mutants_are_counted():
     first = THEORY.claims[0]
     claims = tuple(
         replace(first, id=f"stand_in/{name}", source=replace(first.source, status=status))
-        for name, status in (("a", "confirmed"), ("b", "not found"), ("c", "not found"), ("d", ""))
+        for name, status in (("a", "confirmed"), ("b", "not found"), ("c", "not found"), ("d", "own"))
     )
     mutant = {"theory": THEORY.name, "function": "f", "kind": "flipped sign", "description": "minus", "outcome": "detected", "by": "a"}
     mutants = [
@@ -121,6 +121,7 @@ def test_sources_and_mutants_are_counted():
     assert "- stand_in, half of $v$: undetected\n- stand_in, minus: equivalent: even" in score
     assert "today · here; seeds 0, 1" in score
     assert "number not found" in section(page, "stand_in/b")
+    assert "the statement is this library's own" in section(page, "stand_in/d")
     assert "### Mutants" not in ledger([], (THEORY,))
 
 

@@ -126,7 +126,7 @@ def counts() -> str:
     span = f"{seeds[0]} to {seeds[-1]}" if seeds[1:] else str(seeds[0])
     return (
         f"{len(claims)} claims: {outcome}, {corrected} lead to corrections of published results. "
-        f"Cited statements: {searched}; {status['']} not looked up, or our own | {span} seeds each"
+        f"Cited statements: {searched}; {status['own']} are this library's own statements | {span} seeds each"
     )
 
 

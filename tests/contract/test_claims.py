@@ -28,6 +28,7 @@ def test_the_record_is_complete(theory: str, claim: Claim):
     assert len(claim.id) > len(f"{theory}/")
     assert claim.id == claim.id.lower().replace(" ", "-")
     assert isinstance(claim.source, Source)
+    assert claim.source.status, "confirmed, second-hand, not found or own"
     assert claim.assumptions
     assert all(isinstance(text, str) and len(text) > 3 for text in claim.assumptions)
     assert claim.control_description.strip()

@@ -22,12 +22,13 @@ AUTHORS = "The transformer_theory developers"
 TITLE = "transformer_theory: theories of transformers, side by side"
 YEAR = "2026"  # year of the copyright
 
-Status = Literal["", "confirmed", "second-hand", "not found"]
+Status = Literal["", "confirmed", "second-hand", "not found", "own"]
 """Result of the search for the cited statement.
 
 - confirmed: read in the full text, under this number;
 - second-hand: found in another text that cites it;
 - not found;
+- own: the statement is this library's; the source, with its number if there is one, is that of the setting;
 - empty: not searched for.
 """
 

@@ -32,9 +32,9 @@ STATUS: dict[Status, str] = {
     "confirmed": "confirmed in the full text",
     "second-hand": "second-hand: from a text that cites it",
     "not found": "number not found: no full text could be read",
+    "own": "for the setting; the statement is this library's own",
     "": "",
 }
-OWN = "own"  # column of the claims whose source has no status: statements of this library
 _COMMANDS = {  # some Markdown renderers remove the backslash before punctuation, even in formulas: use the command with letters
     r"\|": r"\Vert",
     r"\,": r"\thinspace",
@@ -166,8 +166,8 @@ def _overview(theories: Sequence[Theory], verified: Sequence[Verification]) -> s
 
 def _locators(theories: Sequence[Theory]) -> str:
     """Returns a table with the number of claims of each theory by the status of their source."""
-    heads = ["theory", *(status or OWN for status in STATUS)]
-    counted = [(theory.title, Counter(claim.source.status or OWN for claim in theory.claims)) for theory in theories]
+    heads = ["theory", *filter(None, STATUS)]
+    counted = [(theory.title, Counter(claim.source.status for claim in theory.claims)) for theory in theories]
     counted.append(("all", sum((counts for _, counts in counted), Counter[str]())))
     return _markdown(heads, [[title, *(str(counts[head]) for head in heads[1:])] for title, counts in counted])
 

@@ -97,5 +97,7 @@ def test_outcomes(monkeypatch, equivalent):
     assert judge(mutant, [first]) == (("equivalent", "a reason") if equivalent else ("undetected", ""))
     assert judge(mutant, [first, wrong, broken]) == ("detected", "stand_in/wrong")
     assert judge(mutant, [first, broken]) == ("detected", "stand_in/broken raises ZeroDivisionError")
+    uncovered = replace(first, control=lambda generator: Evidence(2.0, 1.0, "<=", covered=False))
+    assert judge(mutant, [uncovered]) == judge(mutant, [first])  # a control that drops an assumption is not covered
     if not equivalent:
         assert judge(mutant, [first, weak]) == ("undecided", "stand_in/weak")

@@ -23,8 +23,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "the recursion of h with M in the place of M - 1",
     ),
     Mutant(CLOSED + "exact_common_logit", "gap**2) / 2", "gap**2)", "dropped factor", "the exact flow's law without its factor 1/2"),
+    Mutant(
+        CLOSED + "exact_common_logit",
+        "h((1 - overlap) * t / classes",
+        "h(t / classes",
+        "dropped factor",
+        "the exact flow's law with a decoder that overlaps do not slow down",
+    ),
     Mutant(CLOSED + "scanning_time", "classes * math.log", "math.log", "dropped factor", "t0' without its factor K"),
     Mutant(ROOT + "growth.growth_exponents", "/ (1 + 4 *", "/ (1 +", "dropped factor", "dB/dln t without the 4 in its denominator"),
+    Mutant(
+        ROOT + "growth.growth_exponents",
+        "(vocab_size * eta_y * t / classes).log()",
+        "(eta_y * t / classes).log()",
+        "dropped factor",
+        "dB/dln ln with the printed ln(eta_Y t/K) instead of ln(M eta_Y t/K)",
+    ),
     # relative gains
     Mutant(
         ROOT + "gains.relative_gains", "torch.exp(2 * change)", "torch.exp(change)", "dropped factor", "chi = e^z in the place of e^{2 z}"
@@ -35,6 +49,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         ROOT + "gains._bounds", "2 * start**2 * drive", "2 * start * drive", "wrong factor", "the lower bound with f in the place of f^2"
     ),
+    Mutant(
+        ROOT + "gains._bounds",
+        "2 * start**2 * drive, 2 * drive",
+        "2 * start**2 * drive, 4 * drive",
+        "wrong factor",
+        "twice the upper bound",
+    ),
+    Mutant(ROOT + "gains._bounds", "2 * start**2 * drive", "start**2 * drive", "dropped factor", "half of the lower bound"),
     # the flows of any classes
     Mutant(GENERAL + "_velocity", "inverse_gram(f) @ pull", "pull", "dropped factor", "Lemma 4 without its Gram inverse"),
     Mutant(GENERAL + "_velocity", "-M / (M - 1) ** 2", "M / (M - 1) ** 2", "flipped sign", "Lemma 4 with the sign of q_0 flipped"),

@@ -74,6 +74,7 @@ def test_sequences_are_windows_with_vectors_and_labels():
     assert torch.equal(sequences.next_id, windows[:, -1])
     assert torch.equal(sequences.query, sequences.tokens[:, -1])
     assert sequences.vocab_size == len(piece.vocabulary)
+    assert sequences[:5].words == piece.vocabulary.words
     vectors = {}
     for ids, tokens in zip(sequences.ids.tolist(), sequences.tokens):
         for number, vector in zip(ids, tokens):

@@ -52,6 +52,7 @@ INF = torch.full((6, 2), float("inf")).double()
         ({"ids": torch.full((6, 3), 5), "vocab_size": 5}, r"ids must lie in \[0, 5\), got 5; pass vocab_size=6"),
         ({"ids": torch.full((6, 3), -2)}, "ids must lie in .* got -2"),
         ({"next_id": torch.full((6,), 9), "vocab_size": 9}, r"next_id must lie in \[0, 9\), got 9"),
+        ({"ids": torch.full((6, 3), 5), "words": ("a", "b")}, "words must hold a word for each of the 6 ids, got 2"),
         ({"images": torch.zeros(6, 4, 4).double()}, r"images must have shape \[6, ·, ·, ·\] .* got \[6, 4, 4\]"),
         ({"images": torch.zeros(5, 1, 4, 4).double()}, "images must have shape"),
     ],

@@ -179,7 +179,7 @@ class Text:
     def sequences(self, *, count: int = SEQUENCES, context: int = CONTEXT, dim: int = DIM, seed: int = 0) -> TokenData:
         """Converts the text to tokens: windows of ``context`` words, the last of which is the query, and the next word.
 
-        * ids [n, context], next_id [n], in the text's vocabulary;
+        * ids [n, context], next_id [n], in the text's vocabulary, and its words;
         * labels [n]: rank of the next word among the ten most frequent next words; 10 for all others;
         * tokens [n, context, dim]: a random unit vector per word; these vectors are nearly orthogonal, similar to one-hot vectors.
 
@@ -209,6 +209,7 @@ class Text:
             ids=ids.contiguous(),
             next_id=next_words.contiguous(),
             vocab_size=len(self.vocabulary),
+            words=self.vocabulary.words,
             name=self.name,
         )
 

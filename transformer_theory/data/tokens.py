@@ -62,6 +62,7 @@ class TokenData:
         next_id: next token after each sequence, in the same vocabulary, ``[n]``.
         images: images from which the tokens were cut, ``[n, channels, height, width]``.
         vocab_size: number of discrete tokens. Defaults to ``1 + max`` of ids and next_id.
+        words: word of each id, for printing, at least ``vocab_size`` of them.
         name: name of the data in headings.
         sources: publications from which the data come.
 
@@ -77,6 +78,7 @@ class TokenData:
     next_id: Int[Tensor, " n"] | None = None
     images: Float[Tensor, "n c h w"] | None = None
     vocab_size: int | None = None
+    words: tuple[str, ...] | None = None
     name: str = "data"
     sources: tuple[Source, ...] = ()
 
@@ -106,6 +108,10 @@ class TokenData:
             if low < 0 or high >= (self.vocab_size or 0):
                 invalid = low if low < 0 else high
                 raise ValueError(f"{name} must lie in [0, {self.vocab_size}), got {invalid}; pass vocab_size={invalid + 1} or recode")
+        if self.words is not None:
+            object.__setattr__(self, "words", tuple(self.words))
+            if len(self.words) < (self.vocab_size or 0):
+                raise ValueError(f"words must hold a word for each of the {self.vocab_size} ids, got {len(self.words)}; pass them all")
 
     def _check_field(self, name: str, value: Tensor, shape: tuple[int | None, ...]) -> None:
         if value.ndim != len(shape) or any(size not in (None, length) for size, length in zip(shape, value.shape)):
@@ -192,7 +198,7 @@ class TokenData:
                 fit; the message names the file.
         """
         path = Path(path)
-        known = [f.name for f in fields(cls) if f.name not in ("name", "sources")]
+        known = [f.name for f in fields(cls) if f.name not in ("words", "name", "sources")]
         arrays = _read(path)
         if "tokens" not in arrays:
             raise ValueError(

@@ -11,6 +11,7 @@ from torch.testing import assert_close
 
 from tests.problems.scan_snap import ideal_sequences, one_common
 from transformer_theory import scan_snap
+from transformer_theory.data.text import SHIPPED, Text
 from transformer_theory.theories.scan_snap import closed_form, exact_flow
 from transformer_theory.theories.scan_snap import predictions as predictions_module
 from transformer_theory.theories.scan_snap.comparison import chance_level, correlate, rank_correlation
@@ -58,6 +59,10 @@ def test_words_are_printed_in_the_place_of_ids():
     assert "query 500: 60 of 60" in plain
     skipped = str(scan_snap.analyse(arrays[0], arrays[1], torch.zeros(60, dtype=torch.long), vocab_size=1000, words=words))
     assert "query 'word500'" in skipped
+    data = Text.read(SHIPPED).sequences(count=300)
+    context, query = data.context_and_query()
+    printed = str(scan_snap.analyse(context, query, data.next_id, vocab_size=data.vocab_size, words=data.words, steps=5))
+    assert printed.splitlines()[1].startswith("query 'the'")
     with pytest.raises(ValueError, match="words must hold a word for each of the 1000 ids, got 3"):
         scan_snap.analyse(*arrays, vocab_size=1000, words=words[:3])
 

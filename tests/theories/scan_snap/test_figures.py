@@ -31,6 +31,7 @@ def test_panels_without_numbers_are_omitted(known: tuple[int, ...]):
     published = np.full((2, 1, 2), np.nan)
     published[list(known)] = 1.9
     arrays = {"entropy": np.full((2, 1, 2), 2.0), "published": published, "classes": np.array([2, 6])}
+    arrays["entropy_sd"] = np.zeros((2, 1, 2))  # of one seed
     arrays |= {"eta_z": np.array([1.0]), "ratios": np.array([1.0, 5.0])}
     figure = SynMedium().plot(Result("scan_snap.syn_medium", arrays={f"scan_snap/{key}": value for key, value in arrays.items()}))
     columns = [f"$K$ = {2 + 4 * k}" for k in known]
@@ -42,7 +43,11 @@ def test_panels_without_numbers_are_omitted(known: tuple[int, ...]):
 
 def test_the_quick_table_has_no_published_cells():
     experiment = SynMedium.quick()
-    assert titles(experiment.plot(experiment.run())) == ["Ours, $K$ = 2", "Ours, $K$ = 6"]
+    result = experiment.run()
+    figure = experiment.plot(result)
+    assert titles(figure) == [f"{row}, $K$ = {K}" for row in ("Ours", "SD over seeds") for K in (2, 6)]
+    written = [text.get_text() for ax in figure.axes[2:4] for text in ax.texts]
+    assert written == [f"{value:.3f}" for value in result.arrays["scan_snap/entropy_sd"].ravel()]
 
 
 def test_the_four_dynamics_have_their_own_names_colours_and_verdicts():

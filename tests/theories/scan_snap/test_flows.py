@@ -337,6 +337,8 @@ def test_lists_and_numbers_are_accepted(unchecked):
         (lambda: alike(4, vocab_size=9, weights=WEIGHTS, common_share=0.1, per_query=3), "per_query .* 4 classes, got 3"),
         (lambda: alike(4, vocab_size=9, weights=WEIGHTS, common_share=1.0), "common_share .* 1.0"),
         (lambda: alike(4, vocab_size=9, weights=-WEIGHTS, common_share=0.2), "weights"),
+        (lambda: alike(2, vocab_size=10**400, weights=WEIGHTS, common_share=0.1), r"at most 1e\+150, got about 10\^400;"),
+        (lambda: closed_form.gamma(tensor(1.0), classes=2, vocab_size=10**400, eta_y=1.0), r"at most 1e\+150, got about 10\^400;"),
         (lambda: SymmetricClasses(4, 9, WEIGHTS, WEIGHTS, 4), "got sum 11"),
         (lambda: with_overlap(4, vocab_size=9, weights=WEIGHTS, overlap=1.0), "overlap must lie in"),
         (lambda: alike(10_000, vocab_size=10**5, weights=WEIGHTS, common_share=0.1).written_out(), "10000 classes of 10 tokens"),

@@ -17,7 +17,7 @@ from transformer_theory.theories.scan_snap import (
     lemma4_flow,
     symmetric_lemma4_flow,
 )
-from transformer_theory.theories.scan_snap.claims import theorems
+from transformer_theory.theories.scan_snap.claims import flows, theorems
 from transformer_theory.theories.scan_snap.figures.b_growth import B_AT_END, BGrowth
 from transformer_theory.theories.scan_snap.figures.chi import Chi
 from transformer_theory.theories.scan_snap.figures.decoder_gain import DecoderGain
@@ -110,6 +110,24 @@ def test_a_common_token_that_gains_violates_the_quadratic_start(monkeypatch, gen
     assert claim.check(generator).verdict == "violated"
 
 
+def test_a_move_that_turns_back_violates_the_growth_of_tokens(monkeypatch):
+    """The net move after 50 t0' is as predicted; the move between 2 t0' and 50 t0' is not."""
+
+    def overshooting(*arguments, **rates):
+        found = lemma4_flow(*arguments, **rates)
+        return replace(found, logits=torch.cat([found.logits[:2], 2 * found.logits[3:], found.logits[3:]]))
+
+    (claim,) = [claim for claim in theorems.CLAIMS if claim.id == "scan_snap/single-common-token"]
+    assert claim.check(torch.Generator().manual_seed(0)).verdict == "consistent"
+    monkeypatch.setattr(theorems, "lemma4_flow", overshooting)
+    assert claim.check(torch.Generator().manual_seed(0)).verdict == "violated"
+
+
+def test_an_instance_that_needs_a_small_tolerance_is_decided():
+    (claim,) = [claim for claim in flows.CLAIMS if claim.id == "scan_snap/weak-overlap-logit"]
+    assert claim.run(85)[0].verdict == "consistent"
+
+
 def test_the_law_of_the_exact_common_logit_is_within_its_threshold_at_its_worst(monkeypatch, generator):
     """Eight classes, E_0 = 0.1, one distinct token that outweighs the others, which gains most; 0.085."""
     monkeypatch.setattr(theorems, "_weights", lambda generator: tensor(1.1, 0.1, 0.1))
@@ -118,6 +136,13 @@ def test_the_law_of_the_exact_common_logit_is_within_its_threshold_at_its_worst(
     found = theorems._law_error(generator, closed_form.exact_common_logit)
     assert found.value == pytest.approx(0.085, abs=0.001)
     assert found.verdict == "consistent"
+
+
+def test_a_vocabulary_beyond_64_bits():
+    """In the limit M -> infinity with s = eta_Y t / K fixed gamma is s, and B is 1/4 ln(1 + 4 Gamma / C_0) with Gamma = K s^2 / 2."""
+    setting = {"classes": 2, "vocab_size": 10**32, "eta_y": 1.0}
+    assert float(closed_form.gamma(tensor(10.0), **setting)) == pytest.approx(5.0)
+    assert float(closed_form.B(tensor(10.0), **setting, eta_z=1.0, overlap=0.1)) == pytest.approx(math.log(1 + 4 * 25 * 0.01) / 4)
 
 
 def test_snapping_takes_twice_as_long_as_scanning():

@@ -28,6 +28,7 @@ from torch import Tensor
 from ...core.validation import converted, integers, positive
 
 HORIZON = 1e300  # largest M eta_Y t: float64 ends at 1.8e308
+LARGEST_VOCABULARY = 1e150  # largest M: gamma and Gamma contain its square
 
 
 @converted(float64=("t",))
@@ -42,13 +43,13 @@ def h(t: Float[Tensor, "*times"], *, vocab_size: int, eta_y: float) -> Float[Ten
         vocab_size: M, at least 2.
         eta_y: learning rate of the decoder, positive.
     Raises:
-        ValueError: a time is negative, NaN or so large that M eta_Y t exceeds 1e300, M is below 2, or the rate is not positive.
+        ValueError: a time is negative, NaN or so large that M eta_Y t exceeds 1e300, M is not in [2, 1e150], or the rate is not positive.
     """
     _check(vocab_size, eta_y=eta_y)
     if not bool((t >= 0).all()):
         raise ValueError("times must be at least 0, got a negative one or NaN; training starts at 0")
     check_horizon(t, vocab_size=vocab_size, eta_y=eta_y)
-    return torch.as_tensor(scaled_gain(t.numpy(), vocab_size, eta_y), dtype=torch.float64) / vocab_size
+    return torch.as_tensor(scaled_gain(t.numpy(), vocab_size, eta_y), dtype=torch.float64) / float(vocab_size)
 
 
 @no_type_check
@@ -90,6 +91,7 @@ def gamma(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: f
         ValueError: see :func:`h`; or ``classes`` is below 1.
     """
     _check_classes(classes)
+    _check(vocab_size, eta_y=eta_y)
     M = float(vocab_size)
     gain = h(t / classes, vocab_size=vocab_size, eta_y=eta_y)
     # Divide numerator and denominator by the larger of e^{Mh} and M, so that neither overflows.
@@ -106,7 +108,7 @@ def Gamma(t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: f
     """
     _check_classes(classes)
     _check(vocab_size, eta_y=eta_y, eta_z=eta_z)
-    return eta_z / eta_y * classes * ((vocab_size - 1) * h(t / classes, vocab_size=vocab_size, eta_y=eta_y)) ** 2 / 2
+    return eta_z / eta_y * classes * (float(vocab_size - 1) * h(t / classes, vocab_size=vocab_size, eta_y=eta_y)) ** 2 / 2
 
 
 @converted(float64=("t",))
@@ -216,10 +218,21 @@ def check_horizon(times: Float[Tensor, "*times"], *, vocab_size: int, eta_y: flo
 
 
 def _check(vocab_size: int, **rates: float) -> None:
-    integers(vocab_size=vocab_size)
-    if vocab_size < 2:
-        raise ValueError(f"vocab_size must be at least 2, got {vocab_size}")
+    check_vocabulary(vocab_size)
     positive(**rates)
+
+
+def check_vocabulary(vocab_size: int) -> None:
+    """Checks that M lies in [2, ``LARGEST_VOCABULARY``].
+
+    Raises:
+        ValueError: it does not.
+        TypeError: it is not an integer.
+    """
+    integers(vocab_size=vocab_size)
+    if not 2 <= vocab_size <= LARGEST_VOCABULARY:
+        actual = vocab_size if vocab_size < 2 else f"about 10^{math.log10(vocab_size):.0f}"
+        raise ValueError(f"vocab_size must be at least 2 and at most {LARGEST_VOCABULARY:.0e}, got {actual}; choose one in between")
 
 
 def _check_classes(classes: int) -> None:

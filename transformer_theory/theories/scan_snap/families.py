@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...core.validation import as_float64, converted, integers, number
+from .closed_form import check_vocabulary
 from .problem import SequenceClasses, WeakOverlap
 
 MAX_ENTRIES = 20_000_000  # largest number of probabilities that written_out() creates
@@ -28,7 +29,7 @@ class SymmetricClasses:
 
     Attributes:
         classes: K, at least 2.
-        vocab_size: M, at least K.
+        vocab_size: M, at least K and at most 1e150.
         common: probabilities of the common tokens, positive, ``[C]``; C may be 0.
         distinct: probabilities of a class's distinct tokens, positive, ``[D]``, D at least 1; together with ``common`` they sum to one.
         per_query: number of classes that share a query; it divides K.
@@ -44,6 +45,7 @@ class SymmetricClasses:
     per_query: int
 
     def __post_init__(self):
+        check_vocabulary(self.vocab_size)
         for name in ("common", "distinct"):
             object.__setattr__(self, name, as_float64(name, getattr(self, name)))
         if self.classes < 2 or self.vocab_size < self.classes:

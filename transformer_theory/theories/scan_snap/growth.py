@@ -6,7 +6,7 @@ With :math:`u = M \eta_Y t / K` and B from :mod:`.closed_form`,
     dln B/dln t = (dB/dln t) / B                     2 while t << t0': B is quadratic in t
     dB/dln ln u = ln u * dB/dln t                    -> 1/2 as t -> infinity: B ~ 1/2 ln ln t
 
-The paper states growth as ln t before t0' and as ln ln t after it. Logarithmic growth, dB/dln t near 1/2, requires a large B before t0',
+The paper bounds B by O(ln t) before t0' and by O(ln ln t) after it. Logarithmic growth, dB/dln t near 1/2, requires a large B before t0',
 that is :math:`2 K (K-1) E_0^2 (\eta_Z / \eta_Y) \ln^2 M \gg 1`. Under Assumption 2 with :math:`\eta_Z = \eta_Y / 10` there is no such time
 up to M = 1e6, and less than half a decade up to M = 1e12 (:func:`longest_logarithmic_growth`). Many strongly overlapping classes do
 have such times. The slope 1/2 in ln ln t is reached where :math:`\ln u \gg 1 / (E_0 \sqrt{2 K (K-1) \eta_Z / \eta_Y})`; for typical

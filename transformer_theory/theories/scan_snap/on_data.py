@@ -145,7 +145,7 @@ def analyse(
             twice t0', the time of scanning.
         eta_y, eta_z: learning rates of decoder and attention, in (0, 1e6]. The theory assumes that eta_y is much larger.
         seed: seed of batches, shuffles, held-out sequences, and chance levels.
-        words: word of each id, for printing, e.g. ``text.vocabulary.words``. None: ids are printed.
+        words: word of each id, for printing, e.g. ``data.words`` of a text. None: ids are printed.
     Returns:
         The comparisons, with their assumptions measured, and the skipped queries with their reasons.
     Raises:

@@ -104,16 +104,21 @@ class SynMedium(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots one column per number of classes, with rows for the released values, ours, and their difference."""
+        """Plots one column per number of classes, with rows for the released values, ours, its spread over seeds, and the difference.
+
+        Where there is one seed the spread is omitted.
+        """
         K, eta_z, ratios = (result.arrays[f"{NAME}/{name}"] for name in ("classes", "eta_z", "ratios"))
+        spread = result.arrays[f"{NAME}/entropy_sd"]
         ours, released = result.arrays[f"{NAME}/entropy"], result.arrays[f"{NAME}/published"]
         both = np.concatenate([ours.ravel(), released[np.isfinite(released)]])
         gap = ours - released
         largest = max([0.05, *np.abs(gap[np.isfinite(gap)])])
         plain = {"vmin": both.min(), "vmax": both.max()}
         signed = {"vmin": -largest, "vmax": largest, "cmap": "RdBu_r"}
-        rows = [("Released", released, plain), ("Ours", ours, plain), ("Difference", gap, signed)]
-        rows = [row for row in rows if np.isfinite(row[1]).any()]
+        seeds = {"vmin": 0.0, "vmax": max(1e-9, spread.max())}
+        rows = [("Released", released, plain), ("Ours", ours, plain), ("SD over seeds", spread, seeds), ("Difference", gap, signed)]
+        rows = [row for row in rows if np.isfinite(row[1]).any() and (row[1] is not spread or spread.any())]
         figure, panels = axes(len(rows), len(K), width=max(4.0, 1.9 * len(K)), height=0.3 + 1.9 * len(rows))
         for row, (label, values, limits) in enumerate(rows):
             columns = [column for column in range(len(K)) if np.isfinite(values[column]).any()]
@@ -125,8 +130,8 @@ class SynMedium(RandomExperiment):
                 heatmap(ax, cells, "nats", bar=column == columns[-1], **limits)
                 for (i, j), value in np.ndenumerate(cells):
                     if np.isfinite(value):
-                        dark = abs(value) < 0.5 * largest if limits is signed else value > 0.5 * (both.min() + both.max())
-                        text = f"{value:+.2f}" if limits is signed else f"{value:.2f}"
+                        dark = abs(value) < 0.5 * largest if limits is signed else value > 0.5 * (limits["vmin"] + limits["vmax"])
+                        text = f"{value:+.2f}" if limits is signed else f"{value:.3f}" if limits is seeds else f"{value:.2f}"
                         ax.text(j, i, text, ha="center", va="center", fontsize=6.5, color="black" if dark else "white")
                 ax.set_title(f"{label}, $K$ = {k}")
                 ax.set_xticks(range(len(ratios)), [f"{ratio:g}" for ratio in ratios])
@@ -136,7 +141,9 @@ class SynMedium(RandomExperiment):
                 if column == columns[0]:
                     ax.set_ylabel("$\\eta_Z$")
         caption(
-            figure, "Entropy of attention over each class's distinct tokens, renormalised, mean over classes and seeds, after training."
+            figure,
+            "Entropy of attention over each class's distinct tokens, renormalised, mean over classes and seeds, after training, "
+            "with its standard deviation over the seeds.",
         )
         return figure
 

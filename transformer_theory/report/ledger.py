@@ -150,13 +150,14 @@ def _control(verification: Verification) -> str:
 
 def _overview(theories: Sequence[Theory], verified: Sequence[Verification]) -> str:
     """Returns a table of counts with one row per theory and one for the total."""
-    heads = ["theory", "claims", "consistent", "violated", "undecided", "controls fail", "corrected"]
+    heads = ["theory", "claims", "consistent", "violated", "undecided seeds", "controls fail", "corrected"]
     lines, total = [], Counter[str]()
     for theory in theories:
         counts = Counter({"claims": len(theory.claims)})
         for verification in verified:
             if verification.theory == theory.name:
-                counts["undecided" if verification.verdict in UNDECIDED else verification.verdict] += 1
+                counts[verification.verdict] += 1
+                counts["undecided seeds"] += len(verification.seeds) - verification.decided
                 counts["controls fail"] += verification.control == "fails"
                 counts["corrected"] += bool(verification.corrects)
         total += counts

@@ -156,8 +156,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # regularisation paths
     Mutant(PATH + "factored_path", "(2 * R) ** 0.5", "R**0.5", "dropped factor", "the ball of the factors with half the radius"),
     Mutant(
-        PATH + "_descend",
-        "candidate / torch.linalg.vector_norm(candidate, dim=(-2, -1), keepdim=True).clamp(min=1.0)",
+        PATH + "projected_descent",
+        "project(candidate)",
         "candidate",
         "missing projection",
         "the regularisation path without the projection onto the ball",

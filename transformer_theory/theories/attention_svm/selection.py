@@ -7,6 +7,7 @@ The selection is *locally optimal* if every selected token scores higher than it
 :cite:t:`tarzanagh2023maxmargin` and :cite:t:`tarzanagh2023transformers`.
 """
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -111,6 +112,50 @@ def locally_optimal(
         TypeError, ValueError: as for :func:`neighbour_advantage`.
     """
     return neighbour_gap(scores, select, pairs, solution, tol=tol) < 0
+
+
+@converted(float64=("scores",), int64=("select",))
+def cone_width(
+    scores: Float[Tensor, "n T"], select: Int[Tensor, " n"], pairs: Constraints, solution: MaxMargin
+) -> tuple[float, Float[Tensor, "d d_z"]]:
+    r"""Returns the width of the widest cone around W_a in which the local regularisation path tends to W_a, and where it is exceeded.
+
+    Let :math:`m_c(W)` be the margin of constraint c. Call a token *bad* if it scores higher than the selected token of its input, *good* if
+    not. Far out, the token with the smallest margin decides the sign of :math:`L(W) - L_a`. In a cone in which no bad token has the
+    smallest margin, the loss exceeds :math:`L_a` and is least where the smallest margin of the good tokens is largest: at W_a, since its
+    active constraints are good. A cone that contains some W with :math:`m_b(W) < m_c(W)` for a bad b and all good c has losses below
+    :math:`L_a` there, which the path prefers. The width is therefore that of the projection of W_a onto the nearest set
+
+    .. math:: \{W: m_b(W) \le m_c(W) \text{ for all good } c\}, \qquad b \text{ bad}.
+
+    It is positive if and only if the selection is locally optimal. The derivation is this library's own.
+
+    Args:
+        scores, select, pairs, solution: as for :func:`neighbour_advantage`, for one problem.
+    Returns:
+        The largest :math:`\epsilon`, a bound on 1 - cosine to W_a, and the projection: the direction in which the cone first fails. Without
+        bad tokens the width is infinite, and the projection is zero.
+    Raises:
+        TypeError, ValueError: as for :func:`neighbour_advantage`, or this is a batch.
+    """
+    from scipy.optimize import nnls
+
+    check_type("solution", solution, MaxMargin, hint="frobenius_max_margin(pairs) makes one")
+    advantage = neighbour_advantage(scores, select, pairs, solution, tol=torch.inf)
+    F = (pairs.difference[:, :, None] * pairs.query[:, None, :]).flatten(1).numpy()
+    W, bad = solution.W.flatten().numpy(), (advantage > 0).numpy()
+    width, nearest = float("inf"), np.zeros_like(W)
+    for b in np.flatnonzero(bad):
+        # Moreau: W minus its projection is its projection onto the polar cone, which the differences of the constraints generate.
+        outward = (F[b] - F[~bad]).T
+        weights, _ = nnls(outward, W)
+        rest = outward @ weights
+        # The cosine of W and its projection W - rest is |W - rest| / |W|, and |W|^2 = |W - rest|^2 + |rest|^2.
+        size = np.linalg.norm(W)
+        excess = float(rest @ rest / (size * (size + np.linalg.norm(W - rest))))
+        if excess < width:
+            width, nearest = excess, W - rest
+    return width, torch.from_numpy(nearest).reshape(solution.W.shape)
 
 
 @converted(int64=("tokens",))

@@ -11,10 +11,11 @@ The rules for settled and shared attention follow the experiment with several to
 released code. The condition on the gains was added by this library.
 """
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ...core.validation import as_float64, converted
+from ...core.validation import as_float64, converted, positive
 from .dynamics import HeadInstance
 
 NO_ATTENTION = 1e-6  # largest share of a token without attention
@@ -59,3 +60,33 @@ def least_push(instance: HeadInstance, W: Float[Tensor, "*trials d d_z"], *, hig
     gain = instance.labels[..., None] * (instance.tokens @ instance.head(mixture)[1][..., None]).squeeze(-1)
     push = (attention * gain).sum(-1, keepdim=True) - gain
     return push.masked_fill(attention > high, float("inf")).flatten(-2).amin(-1)
+
+
+@converted(float64=("scores",))
+def optimal_shares(scores: Float[Tensor, "*trials n T"], *, penalty: float) -> Float[Tensor, "*trials n T"]:
+    r"""Returns the attention at which the head :math:`v^\top o - \lambda\|o\|^2` is largest, for orthonormal tokens.
+
+    With orthonormal tokens :math:`\|X^\top s\|^2 = \|s\|^2`, so a positive label asks for the maximum of
+    :math:`\gamma^\top s - \lambda\|s\|^2` over the simplex. It is the point of the simplex nearest to :math:`\gamma / (2\lambda)`:
+
+    .. math:: s_t = \max\Bigl(\frac{\gamma_t - \tau}{2\lambda},\, 0\Bigr), \qquad \sum_t s_t = 1 .
+
+    Tokens with :math:`\gamma_t > \tau` share the attention, and the head pushes all others away by :math:`\tau - \gamma_t`. The derivation
+    is this library's own.
+
+    Args:
+        scores: :math:`\gamma`, ``[*trials, n, T]``; a token with score minus infinity gets no attention.
+        penalty: :math:`\lambda`, positive.
+    Returns:
+        The shares s, ``[*trials, n, T]``; rows sum to one.
+    Raises:
+        TypeError: scores are not a tensor or array, or ``penalty`` is not a number.
+        ValueError: ``penalty`` is not positive and finite.
+    """
+    positive(penalty=penalty)
+    point = scores / (2 * penalty)
+    ordered = point.sort(-1, descending=True).values
+    # tau / (2 penalty) if the k largest entries share the attention; k is the largest number for which all of them are above it.
+    level = (ordered.cumsum(-1) - 1) / torch.arange(1, scores.shape[-1] + 1)
+    count = (ordered > level).sum(-1, keepdim=True)
+    return (point - level.gather(-1, count - 1)).clamp(min=0)

@@ -10,11 +10,13 @@
 - :mod:`.mirror`: mirror descent in an entrywise norm
 - :mod:`.polyak`: descent with Polyak steps
 - :mod:`.path`: regularisation paths, the weights of least loss within a growing ball
+- :mod:`.cone_path`: the same within a cone around the max-margin solution of a selection
 """
 
+from .cone_path import LocalPath, local_path
 from .descent import descent_direction, is_stationary, normalised_descent, plain_descent, trajectory
 from .gradient import merge_equal_tokens
-from .heads import Head, HeadInstance, differentiable, relu_head
+from .heads import Head, HeadInstance, concave_head, differentiable, relu_head
 from .joint import JointInstance, JointState, JointTargets, joint_descent, joint_targets
 from .losses import EXPONENTIAL, LINEAR, LOGISTIC, Loss
 from .mirror import bregman_divergence, mirror_descent
@@ -32,10 +34,12 @@ __all__ = [
     "JointInstance",
     "JointState",
     "JointTargets",
+    "LocalPath",
     "Loss",
     "RegularisationPath",
     "State",
     "bregman_divergence",
+    "concave_head",
     "descent_direction",
     "differentiable",
     "factored_path",
@@ -43,6 +47,7 @@ __all__ = [
     "joint_descent",
     "joint_targets",
     "load",
+    "local_path",
     "log_excess_loss",
     "merge_equal_tokens",
     "mirror_descent",

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..problem import convert_fields, token_logits
-from ..validation import check_signs, check_tokens, describe
+from ..validation import check_nonnegative, check_signs, check_tokens, describe
 
 Head = Callable[[Tensor], tuple[Tensor, Tensor]]  # mixtures [..., n, d] -> values [..., n], gradients [..., n, d]
 
@@ -81,6 +81,27 @@ def relu_head(V: Float[Tensor, "*trials d hidden"]) -> Head:
     def head(mixture: Tensor) -> tuple[Tensor, Tensor]:
         hidden = mixture @ V
         return hidden.clamp(min=0).sum(-1), (hidden > 0).to(V.dtype) @ V.mT
+
+    return head
+
+
+def concave_head(v: Float[Tensor, "*trials d"], penalty: float) -> Head:
+    r"""Returns the head :math:`h(o) = v^\top o - \lambda \|o\|^2`, which is largest at :math:`o = v / (2\lambda)`.
+
+    The released code of :cite:t:`tarzanagh2023transformers` has this head as ``mode='lambda'``.
+
+    Args:
+        v: weights, ``[*trials, d]``, or ``[d]`` for all trials.
+        penalty: :math:`\lambda`; at 0 the head is linear.
+    Raises:
+        TypeError: ``penalty`` is not a number.
+        ValueError: ``penalty`` is negative or not finite.
+    """
+    check_nonnegative(penalty=penalty)
+    row = v[..., None, :]
+
+    def head(mixture: Tensor) -> tuple[Tensor, Tensor]:
+        return (row * mixture).sum(-1) - penalty * mixture.square().sum(-1), row - 2 * penalty * mixture
 
     return head
 

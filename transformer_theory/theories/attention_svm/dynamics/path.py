@@ -37,6 +37,12 @@ LONGER, SHORTER = 1.1, 0.5  # factors of the step length after an accepted and a
 Push = Callable[[Gradient, Tensor], tuple[Tensor, Tensor]]
 
 
+@no_type_check
+def into_ball(parameters: Tensor) -> Tensor:
+    """Projects matrices ``[*, rows, cols]`` onto the unit ball of the Frobenius norm."""
+    return parameters / torch.linalg.vector_norm(parameters, dim=(-2, -1), keepdim=True).clamp(min=1.0)
+
+
 @dataclass(frozen=True)
 class RegularisationPath:
     r"""The best weights within each ball.
@@ -138,10 +144,7 @@ def _follow(
     """
     if instance.trials:
         raise ValueError(f"instance must be a single problem, got a batch {list(instance.trials)}; select one trial of it")
-    for R in radii:
-        positive(radii=R)
-    if not len(radii) or any(b <= a for a, b in pairwise(radii)):
-        raise ValueError(f"radii must increase from above zero, got {list(radii)}")
+    check_radii(radii)
     integers(minimum=0, steps=steps)
     integers(starts=starts)
     # All starts form one batch of trials: first those that continue from the previous radius, then the new random ones.
@@ -150,7 +153,7 @@ def _follow(
     previous, columns = torch.randn(starts, *shape, generator=generator, dtype=torch.float64), []
     for R in radii:
         fresh = torch.randn(starts, *shape, generator=generator, dtype=torch.float64)
-        parameters, W, excess, residual = _descend(data, log_excess, torch.cat([previous, fresh]), push, norm(R), steps)
+        parameters, W, excess, residual = projected_descent(data, log_excess, torch.cat([previous, fresh]), push, norm(R), steps)
         best, select = excess.argmin(), batch.selected(W)
         same = (select == select[best]).all(-1).double()
         columns.append((W[best], excess[best], residual[best], same[starts:].mean(), same[:starts].mean()))
@@ -159,12 +162,39 @@ def _follow(
     return RegularisationPath(torch.tensor([float(R) for R in radii], dtype=torch.float64), W, excess, residual, fresh, followed)
 
 
-def _descend(
-    data: Gradient, log_excess: ExcessLoss, parameters: Tensor, push: Push, norm: float, steps: int
+def check_radii(radii: Sequence[float]) -> None:
+    """Checks that radii are positive, finite and increasing, and that there is one.
+
+    Raises:
+        ValueError, TypeError: they are not.
+    """
+    for R in radii:
+        positive(radii=R)
+    if not len(radii) or any(b <= a for a, b in pairwise(radii)):
+        raise ValueError(f"radii must increase from above zero, got {list(radii)}")
+
+
+def projected_descent(
+    data: Gradient,
+    log_excess: Callable[[Tensor], Tensor],
+    parameters: Tensor,
+    push: Push,
+    norm: float | Tensor,
+    steps: int,
+    project: Callable[[Tensor], Tensor] = into_ball,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Runs projected normalised descent; momentum helps it along narrow valleys, and every start adapts its own step length.
 
     The parameters are stored in units of the radius, so that no square leaves the range of float64.
+
+    Args:
+        log_excess: increasing function of the loss at W ``[starts, d, d_z]``, ``[starts]``; a step is accepted if it decreases.
+        parameters: first parameters ``[starts, rows, cols]``, scaled to norm one.
+        push: function that returns the weights and the negative gradient for the parameters.
+        norm: the radius, one number or ``[starts, 1, 1]``.
+        project: projection onto the set of parameters, in units of the radius.
+    Returns:
+        Parameters in units of the radius, weights, ``log_excess``, and one minus the cosine of parameters and negative gradient.
     """
 
     @no_type_check
@@ -177,7 +207,7 @@ def _descend(
     rate, momentum = parameters.new_full((len(parameters), 1, 1), FIRST_STEP), parameters * 0
     for _ in range(steps):
         candidate = parameters + MOMENTUM * momentum + direction * rate
-        candidate = candidate / torch.linalg.vector_norm(candidate, dim=(-2, -1), keepdim=True).clamp(min=1.0)
+        candidate = project(candidate)
         new_W, new_direction, new_excess = evaluate(candidate)
         # A step that does not lower the loss is rejected: the momentum is reset, and the next step is shorter. The comparison uses the
         # logarithm of the excess loss, which has correct digits even if the losses themselves are equal in float64.

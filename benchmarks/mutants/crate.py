@@ -149,6 +149,13 @@ MUTANTS = (
         "the duality gap without the distance to the dual feasible set",
     ),
     Mutant(
+        f"{CODING}._gap",
+        "lam / correlations.amax(-1, keepdim=True).clamp(min=lam)",
+        "(lam / correlations.amax(-1, keepdim=True)).clamp(max=1)",
+        "wrong normaliser",
+        "the duality gap with a scale that is negative where no correlation is positive",
+    ),
+    Mutant(
         f"{SPARSE}.from_tokens",
         "eye - dictionary, alpha=eta",
         "eye + dictionary, alpha=eta",

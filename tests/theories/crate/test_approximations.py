@@ -72,25 +72,28 @@ def test_error_of_the_series_at_a_spectral_radius(radius, quoted):
 
 
 def test_spectral_radius_of_layer_normalised_tokens():
-    radii = {0.5: [], 0.01: []}
+    radii, orthonormal = {0.5: [], 0.01: []}, []
     for seed in range(20):
         torch.manual_seed(seed)
         bases = blocks.ReleasedAttention(192, heads=3, head_dim=64).subspaces().detach().double()
         tokens = torch.nn.functional.layer_norm(gaussian(65, 192, seed=seed), (192,))
         for square, values in radii.items():
             values.append(float(crate.gradient_error(tokens, bases, eps=math.sqrt(square))[1]))
-    assert spread(radii[0.5]) == rounded([208, 188, 230])
+        drawn = crate.random_subspaces(3, 192, 64, generator=torch.Generator().manual_seed(seed))
+        orthonormal.append(float(crate.gradient_error(tokens, drawn, eps=math.sqrt(0.5))[1]))
+    assert spread(radii[0.5]) == rounded([208, 188, 229])
     assert spread(radii[0.01]) == rounded([10_400, 9_400, 11_500])
+    assert spread(orthonormal) == rounded([492, 456, 539])
 
 
 def test_remaining_noise_of_the_denoisers():
-    """Relative to the signal: softmax over subspaces, projection on the true one, softmax over tokens."""
+    """Relative to the signal: softmax over subspaces, the best estimate that knows the subspaces, softmax over tokens."""
     (claim,) = (each for each in crate.THEORY.claims if each.id == "crate/denoiser")
     ours, known, tokens = [], [], []
     for seed in range(20):
         measured = claim.check(torch.Generator().manual_seed(seed)).detail
         ours.append(measured["remaining noise"])
-        known.append(measured["oracle"])
+        known.append(measured["subspaces known"])
         tokens.append(claim.control(torch.Generator().manual_seed(seed)).detail["remaining noise"])
     assert spread(ours) == rounded([0.304, 0.273, 0.315])
     assert spread(known) == rounded([0.288, 0.268, 0.299])

@@ -7,9 +7,10 @@ import torch
 from torch.testing import assert_close
 
 from tests.problems.crate import axis_subspaces
+from transformer_theory.data.synthetic import subspace_mixture
 from transformer_theory.metrics.coding import subspace_coding_rate, unit_norm
 from transformer_theory.theories import crate
-from transformer_theory.theories.crate.claims import causal, compression
+from transformer_theory.theories.crate.claims import causal, compression, sparse_coding
 
 
 def test_the_paper_step_claim_measures_that_the_neumann_series_converges(generator):
@@ -79,11 +80,46 @@ def test_both_halves_of_a_statement_are_checked(generator, monkeypatch):
     assert named("causal-exact-step").check(generator).verdict == "violated"
 
 
-def test_the_spectral_radius_of_the_series_is_drawn():
-    claim = named("neumann-converges")
-    for check, low, high in ((claim.check, 0.2, 0.99), (claim.control, 1.01, 3.0)):
-        evidence_of_seeds = [check(torch.Generator().manual_seed(seed)) for seed in range(5)]
-        assert len({round(evidence.value, 3) for evidence in evidence_of_seeds}) == 5
-        for evidence in evidence_of_seeds:
-            assert low < evidence.detail["rho"] < high
-            assert evidence.value == pytest.approx(evidence.detail["rho"], rel=1e-5)
+def test_spectral_radii_of_the_series_are_drawn_on_both_sides_of_one():
+    details = [named("neumann-converges").check(torch.Generator().manual_seed(seed)).detail for seed in range(5)]
+    for side, low, high in (("below", 0.2, 0.99), ("above", 1.01, 3.0)):
+        radii = [detail[f"rho {side} 1"] for detail in details]
+        assert len({round(radius, 3) for radius in radii}) == 5
+        assert low < min(radii) < max(radii) < high
+        assert [detail[f"largest factor, rho {side} 1"] for detail in details] == pytest.approx(radii, rel=1e-5)
+
+
+@pytest.mark.parametrize("seed", [20051, 20396])
+def test_twenty_starts_find_the_subspaces_where_five_do_not(seed):
+    generator = torch.Generator().manual_seed(seed)
+    tokens = subspace_mixture(96, seq=1, dim=24, classes=4, rank=6, generator=generator).data.tokens[:, 0]
+    bases, assigned = crate.fit_subspaces(tokens, K=4, p=6, generator=generator, starts=5)
+    residual = tokens - torch.einsum("nd,ndp,nep->ne", tokens, bases[assigned], bases[assigned])
+    assert residual.square().sum() > 0.05 * tokens.square().sum()
+    assert named("subspaces-fitted").check(torch.Generator().manual_seed(seed)).value < 1e-20
+
+
+@pytest.mark.parametrize("name", ["exact-step", "tssa-step", "causal-exact-step"])
+def test_controls_claim_twice_the_decrease_and_half_of_it_is_measured(name, generator):
+    state = generator.get_state()
+    checked, control = named(name).check(generator), named(name).control(generator.set_state(state))
+    largest = [max(value for key, value in evidence.detail.items() if "kappa L" in key) for evidence in (checked, control)]
+    assert -1.1 < largest[0] < -1
+    assert largest[1] == pytest.approx(largest[0] / 2)
+    assert (checked.verdict, control.verdict) == ("consistent", "violated")
+
+
+def test_the_duality_gap_is_zero_at_a_minimiser_of_zero(generator, monkeypatch):
+    """The largest correlation may be negative: s = min(1, lambda / it) would not be 1."""
+    dictionary, token = torch.tensor([[1.0, 1.0], [0.0, 0.5]], dtype=torch.float64), torch.tensor([[-1.0, 0.0]], dtype=torch.float64)
+    assert crate.sparse_coding.duality_gap(torch.zeros_like(token), token, dictionary, lam=0.1).tolist() == [0.0]
+
+    def gap(code, tokens, dictionary, *, lam):
+        residual = tokens - code @ dictionary.mT
+        scale = (lam / (residual @ dictionary).amax(-1, keepdim=True)).clamp(max=1)
+        slack = (lam - scale * (residual @ dictionary)).clamp(min=0)
+        return 0.5 * (1 - scale.squeeze(-1)).square() * residual.square().sum(-1) + (code * slack).sum(-1)
+
+    assert gap(torch.zeros_like(token), token, dictionary, lam=0.1).tolist() == pytest.approx([0.605])
+    monkeypatch.setattr(sparse_coding, "duality_gap", gap)
+    assert named("duality-gap").check(generator).verdict == "violated"

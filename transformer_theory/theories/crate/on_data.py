@@ -31,7 +31,7 @@ from ...metrics.coding import unit_norm
 from ...models.crate.compression import Bases, coordinates
 from .approximations import spectral_radii
 from .in_networks import RANDOM_SUBSPACES
-from .problem import GRADIENT, LASSO, PAPER, SIGN, STEP, fit_subspaces, incoherence, incompleteness, nonzeros, random_subspaces
+from .problem import DECREASE, LASSO, PAPER, SIGN, STEP, fit_subspaces, incoherence, incompleteness, nonzeros, random_subspaces
 from .steps import exact_step, lipschitz
 from .unrolled import ISTA_STEPS, LAYERS, Sequences, forms, guaranteed_rates, sparse_code, unroll
 
@@ -101,7 +101,7 @@ def measure(problem: Problem, generator: torch.Generator) -> Iterator[Measuremen
         null=_null(float(directions["random"][-1] / directions["random"][0])),
         side="<=",
         n=m,
-        source=GRADIENT,
+        source=DECREASE,
         note=f"share of the first rate after {LAYERS} steps, {K} fitted subspaces of dimension {d // K}",
     )
     yield _row(
@@ -115,7 +115,7 @@ def measure(problem: Problem, generator: torch.Generator) -> Iterator[Measuremen
         null=_null(float(runs["random"].rates[-1]) / first_rate),
         side="<=",
         n=m,
-        source=GRADIENT,
+        source=DECREASE,
         note="share of the first rate; the threshold is the descent inequality",
     )
     note = "as a share of the first rate"

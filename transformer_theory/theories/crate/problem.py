@@ -22,9 +22,11 @@ from ...metrics.coding import coding_rate, subspace_coding_rate, unit_norm
 from ...models.crate.compression import Bases
 
 PAPER, LASSO = Source("yu2023white"), Source("beck2009fast")
+OBJECTIVE, CODING = Source("yu2023white", "", "own"), Source("beck2009fast", "", "own")  # settings of statements of this library
 GRADIENT = Source("yu2023white", "Section 2.3, Eqs. (8)-(10)", "confirmed")
-STEP = Source("yu2023white", "Eqs. (10)-(12); Approximation 4, App. A.2", "confirmed")
-SERIES = Source("yu2023white", "Eqs. (67)-(68), App. A.2", "confirmed")
+DECREASE = Source("yu2023white", "Section 2.3, Eqs. (8)-(10)", "own")  # the paper has the gradient, not the guaranteed decrease
+STEP = Source("yu2023white", "Eqs. (10)-(12); Approximation 4, App. A.2", "own")  # the paper has the step, not its fall
+SERIES = Source("yu2023white", "Eqs. (67)-(68), App. A.2", "own")  # the paper has the series, not its error
 CURVES = Source("yu2023white", "Section 3.1, Figs. 3, 4", "confirmed")
 SIGN = Source("hu2024indepth", "attention-only experiment, figure with panels (a) and (b)", "second-hand")
 RATES = Source("beck2009fast", "Theorem 3.1 (ISTA), Theorem 4.4 (FISTA)", "second-hand")

@@ -154,7 +154,7 @@ def duality_gap(code: Code, tokens: Tokens, dictionary: Dictionary, *, lam: floa
 
     The dual of :math:`\min_{z \ge 0} \tfrac12\|y - Dz\|^2 + \lambda 1^\top z` is to maximise
     :math:`\tfrac12\|y\|^2 - \tfrac12\|y - \theta\|^2` subject to :math:`D^\top\theta \le \lambda`. With r = y - D z the scaled residual
-    :math:`\theta = s r`, :math:`s = \min(1, \lambda / \max_j (D^\top r)_j)`, is feasible. The gap is then a sum of terms >= 0,
+    :math:`\theta = s r`, :math:`s = \lambda / \max(\lambda, \max_j (D^\top r)_j)`, is feasible. The gap is then a sum of terms >= 0,
 
     .. math:: \tfrac12 (1 - s)^2 \|r\|^2 + \sum_j z_j (\lambda - s (D^\top r)_j),
 

@@ -114,7 +114,8 @@ def released_step(tokens: Tokens, bases: Bases, output: Output, bias: Float[Tens
 
     Args:
         tokens, bases: as in :func:`exact_step`.
-        output: V_k, [K, p, d]; with U_k^T, as in the theory, the step *raises* R^c (:cite:t:`hu2024indepth`).
+        output: V_k, [K, p, d]; with U_k^T, as in the theory, the step *raises* R^c (:cite:t:`hu2024indepth`) for orthonormal, mutually
+            orthogonal U_k and tokens of norm one, in every instance tried.
         bias: b.
     Raises:
         ValueError: shapes or dtypes do not fit.

@@ -12,7 +12,7 @@ from torch import Tensor
 from ....core.claims import Claim, Evidence
 from ....metrics.coding import subspace_coding_rate
 from ....models.crate.compression import causal_rate_gradient, coordinates, expansion, memberships, rate_gradient
-from ..problem import GRADIENT, PAPER, STEP
+from ..problem import GRADIENT, OBJECTIVE, STEP
 from ..steps import added_rates, lipschitz, paper_step, released_step, tssa_gradient, variational_rate
 from .compression import EPS, ROUNDING, SHARPNESS, K, N, P, complete_instance, perturbed_instance
 
@@ -101,42 +101,43 @@ def _groups(generator: torch.Generator, *, swapped: bool) -> Evidence:
 CLAIMS = (
     Claim(
         id="crate/gradients",
-        statement=r"The gradient of $R^c(Z; U_{[K]})$ is $\beta \sum_k (I + \beta W_k W_k^\top)^{-1} W_k U_k^\top$, that of the term $r_i$ "
-        r"of token $i$ is $\beta \sum_k U_k (I + \beta S_i)^{-1} U_k^\top z_i$, and that of the bound of token statistics at fixed "
-        r"memberships is $\beta \sum_k \mathrm{diag}(\pi_k) W_k \mathrm{diag}(1 + \frac{p}{\varepsilon^2} m_k)^{-1} U_k^\top$.",
+        statement=r"With $W_k = Z U_k$ and $\beta = p / (n \varepsilon^2)$ the gradient of "
+        r"$R^c(Z; U_{[K]}) = \frac12 \sum_k \log\det(I + \beta W_k^\top W_k)$ is $\beta \sum_k (I + \beta W_k W_k^\top)^{-1} W_k "
+        r"U_k^\top$. The other two are not in that paper. That of $r_i$, what token $z_i$ adds to the rate of the tokens before it, is "
+        r"$\beta \sum_k U_k (I + \beta S_{ik})^{-1} U_k^\top z_i$ with $S_{ik} = \sum_{j \le i} U_k^\top z_j z_j^\top U_k$ (derived in "
+        r"this library). That of the bound $\frac12 \sum_k \frac{n_k}{n} \sum_c \log(1 + \frac{p}{\varepsilon^2} m_{kc})$ of token "
+        r"statistics, with memberships $\pi_{ik}$, $n_k = \sum_i \pi_{ik}$, $m_{kc} = \frac{1}{n_k} \sum_i \pi_{ik} (W_k)_{ic}^2$, is "
+        r"$\beta \sum_k \mathrm{diag}(\pi_k) W_k \mathrm{diag}(1 + \frac{p}{\varepsilon^2} m_k)^{-1} U_k^\top$ at fixed memberships (Wu "
+        "et al., 2024).",
         measures="largest relative distance of a gradient to that by automatic differentiation",
         source=GRADIENT,
-        assumptions=(
-            "the subspaces may be any matrices U_k",
-            "the paper states the first gradient, Wu et al. (2024) the third; the causal one is derived in this library",
-        ),
+        assumptions=("the subspaces may be any matrices U_k",),
         check=lambda generator: _gradients(generator, resolvent=True),
         control=lambda generator: _gradients(generator, resolvent=False),
         control_description="every inverse is replaced by the identity; the smallest distance of the three counts",
     ),
     Claim(
         id="crate/lipschitz",
-        statement=r"The gradient of $R^c$ has the Lipschitz constant $L = \beta \|\sum_k U_k U_k^\top\|_2$, and no smaller one: the slope "
-        r"at $Z = 0$ along the leading direction is $L$.",
+        statement=r"The gradient of $R^c(Z; U_{[K]}) = \frac12 \sum_k \log\det(I + \beta\, U_k^\top Z^\top Z U_k)$, $\beta = p / (n "
+        r"\varepsilon^2)$, has the Lipschitz constant $L = \beta \|\sum_k U_k U_k^\top\|_2$, and no smaller one: the slope at $Z = 0$ "
+        r"along the leading direction of $\sum_k U_k U_k^\top$ is $L$.",
         measures="largest slope of the gradient over L, less 1, or distance to 1 of the slope at zero",
-        source=PAPER,
-        assumptions=("the subspaces may be any matrices U_k", "the constant is derived in this library, at lipschitz"),
+        source=OBJECTIVE,
+        assumptions=("the subspaces may be any matrices U_k", "derived in this library (`steps.lipschitz`)"),
         check=lambda generator: _lipschitz(generator, subspaces=K),
         control=lambda generator: _lipschitz(generator, subspaces=K - 1),
         control_description="L counts all subspaces but one",
     ),
     Claim(
         id="crate/groups",
-        statement=r"For $G$ equal groups of identical tokens, with orthogonal coordinates of squared norm $g$ in each of complete "
-        r"orthonormal subspaces, attention is $((e^{sg} - 1) Z + \sum_b z_b) / (e^{sg} + G - 1)$, $s$ the scale of the scores: "
-        r"$p^{-1/2}$ in the released code and 1 in the paper's step, which is $(1 - \kappa\beta) Z$ plus $\kappa\beta^2$ times attention. "
-        r"For one group and $g = 1/n$ the paper's step is the gradient step with the first terms of the Neumann series.",
+        statement=r"Identical tokens attend as one: for $G$ equal groups of tokens $z_1, \ldots, z_G$, with orthogonal coordinates of "
+        r"squared norm $g$ in each of complete orthonormal subspaces, attention is $((e^{sg} - 1) Z + \sum_b z_b) / (e^{sg} + G - 1)$. "
+        r"The scale $s$ of the scores is $p^{-1/2}$ in the released code and 1 in the paper's step, which is $(1 - \kappa\beta) Z$ plus "
+        r"$\kappa\beta^2$ times attention, $\beta = p / (n \varepsilon^2)$. For one group and $g = 1/n$ the paper's step is the gradient "
+        "step with the first two terms of the Neumann series.",
         measures="largest relative distance of a step to its closed form",
         source=STEP,
-        assumptions=(
-            "U_k orthonormal, mutually orthogonal, K p = d; five groups of four tokens, g between .5 and 2.5",
-            "the closed form is derived in this library",
-        ),
+        assumptions=("U_k orthonormal, mutually orthogonal, K p = d; five groups of four tokens, g between .5 and 2.5",),
         check=lambda generator: _groups(generator, swapped=False),
         control=lambda generator: _groups(generator, swapped=True),
         control_description="the two scales of the scores are exchanged; the smaller distance of the two counts",

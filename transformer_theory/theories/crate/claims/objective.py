@@ -10,12 +10,13 @@ from ....core.claims import Claim, Evidence
 from ....data.synthetic import subspace_mixture
 from ....maths.linalg import orthonormalise
 from ....metrics.coding import subspace_coding_rate
-from ..problem import PAPER, fit_subspaces, incoherence, incompleteness, random_subspaces, sparse_rate_objective
+from ..problem import OBJECTIVE, fit_subspaces, incoherence, incompleteness, random_subspaces, sparse_rate_objective
 from .compression import EPS, ROUNDING, D, K, P
 
 LAM = 0.1
 TOKENS = 8  # tokens of each subspace
-FITTED = 24  # tokens of each subspace to which subspaces are fitted
+FITTED, STARTS = 24, 20  # tokens of each subspace to which subspaces are fitted; about half of all starts end in a local optimum
+MIXTURES = ((K, P), (6, 4))  # numbers and dimensions of subspaces; of six, a start seldom has a token of each, so bases need a refit
 TILT = 0.05  # size of the perturbation of orthogonal subspaces, relative to a random matrix
 
 
@@ -49,24 +50,30 @@ def _incoherence(generator: torch.Generator, *, missing: int) -> Evidence:
     return Evidence(max(mu - deviation, deviation - (len(bases) - 1) * mu), ROUNDING, "<=", detail={"mu": mu, "incompleteness": deviation})
 
 
-def _fitted(generator: torch.Generator, *, subspaces: int) -> Evidence:
-    """Returns evidence about the share of the energy of a mixture that fitted subspaces of the true dimension leave out."""
-    tokens = subspace_mixture(K * FITTED, seq=1, dim=D, classes=K, rank=P, generator=generator).data.tokens[:, 0]
-    fitted, assigned = fit_subspaces(tokens, K=subspaces, p=P, generator=generator)
-    residual = tokens - torch.einsum("nd,ndp,nep->ne", tokens, fitted[assigned], fitted[assigned])
-    return Evidence(float(residual.square().sum() / tokens.square().sum()), 0.05, "<=")
+def _fitted(generator: torch.Generator, *, missing: int) -> Evidence:
+    """Returns evidence about the share of the energy of mixtures that fitted subspaces, K less ``missing`` of dimension p, leave out."""
+    shares = {}
+    for number, rank in MIXTURES:
+        tokens = subspace_mixture(number * FITTED, seq=1, dim=D, classes=number, rank=rank, generator=generator).data.tokens[:, 0]
+        fitted, assigned = fit_subspaces(tokens, K=number - missing, p=rank, generator=generator, starts=STARTS)
+        residual = tokens - torch.einsum("nd,ndp,nep->ne", tokens, fitted[assigned], fitted[assigned])
+        shares[f"{number} subspaces"] = float(residual.square().sum() / tokens.square().sum())
+    worst = min(shares.values()) if missing else max(shares.values())  # the control must fail for both mixtures
+    return Evidence(worst, 1e-6, "<=", detail=shares)
 
 
 CLAIMS = (
     Claim(
         id="crate/objective-spreads",
-        statement=r"Tokens of $K$ complete orthogonal subspaces have an objective $R^c(Z; U_{[K]}) + \lambda \|Z\|_0 - R(Z)$ that is at "
-        r"most that of the same coordinates in a single one of the subspaces.",
+        statement=r"Tokens that each lie in one of $K$ complete orthogonal subspaces have at most the objective "
+        r"$R^c(Z; U_{[K]}) + \lambda \|Z\|_0 - R(Z)$, rate in the subspaces and non-zeros less rate in the whole space, of tokens with "
+        "the same coordinates in a single one.",
         measures="objective of tokens in K subspaces less that in one, in units of the latter",
-        source=PAPER,
+        source=OBJECTIVE,
         assumptions=(
-            "U_k coordinate axes, so that the number of non-zeros is the same; Gaussian coordinates of three sizes",
-            "derived in this library: log(1 + K x) - log(1 + x) is concave, so its trace is subadditive",
+            "U_k coordinate axes, so that the number of non-zeros is the same; equally many tokens, with Gaussian coordinates of three "
+            "sizes",
+            "the reason: log(1 + K x) - log(1 + x) is concave, so its trace is subadditive",
         ),
         check=lambda generator: _spread(generator, expansion=True),
         control=lambda generator: _spread(generator, expansion=False),
@@ -75,12 +82,12 @@ CLAIMS = (
     Claim(
         id="crate/incoherence",
         statement=r"For orthonormal bases with $K p = d$ and $\mu = \max_{i \ne j} \|U_i^\top U_j\|_2$, "
-        r"$\mu \le \|\sum_k U_k U_k^\top - I\|_2 \le (K - 1) \mu$: incoherent subspaces are complete.",
+        r"$\mu \le \|\sum_k U_k U_k^\top - I\|_2 \le (K - 1) \mu$, so incoherent subspaces (small $\mu$) are nearly complete.",
         measures="largest violation of the two inequalities",
-        source=PAPER,
+        source=OBJECTIVE,
         assumptions=(
             "U_k orthonormal, K p = d; drawn: tilted orthogonal subspaces",
-            "derived in this library: the matrices share the spectrum of a block matrix with zero diagonal",
+            "the reason: the matrices share the spectrum of a block matrix with zero diagonal",
         ),
         check=lambda generator: _incoherence(generator, missing=0),
         control=lambda generator: _incoherence(generator, missing=1),
@@ -88,16 +95,16 @@ CLAIMS = (
     ),
     Claim(
         id="crate/subspaces-fitted",
-        statement=r"The bases that alternating assignment and refit (five starts) fit to a mixture of $K$ orthogonal subspaces retain at "
-        "least 95 % of the energy of its tokens.",
-        measures="share of the energy that the fitted subspaces leave out",
-        source=PAPER,
+        statement="Alternating assignment and refit, best of 20 starts, recovers $K$ orthogonal subspaces from a mixture of tokens "
+        "without noise.",
+        measures="share of the energy that the fitted subspaces leave out, the larger of two mixtures",
+        source=OBJECTIVE,
         assumptions=(
-            "tokens without noise, 24 of each of four subspaces of dimension 6; K and p known",
-            "an empirical statement of this library: the alternation may end in a local optimum",
+            "24 tokens of each of four subspaces of dimension 6 and of six of dimension 4, in 24 dimensions; K and p known",
+            "an observation: a single start often ends in a local optimum",
         ),
-        check=lambda generator: _fitted(generator, subspaces=K),
-        control=lambda generator: _fitted(generator, subspaces=K - 1),
-        control_description="one subspace less is fitted",
+        check=lambda generator: _fitted(generator, missing=0),
+        control=lambda generator: _fitted(generator, missing=1),
+        control_description="one subspace less is fitted; the smaller share of the two counts",
     ),
 )

@@ -20,7 +20,7 @@ from ....data.synthetic import subspace_mixture
 from ....models.crate.sparsification import curvature, fista_steps
 from ..approximations import spectral_radii
 from ..on_data import LARGEST_CHANGE, SMALLEST_CHANGE, mark_floor, rate_panel
-from ..problem import GRADIENT, LASSO, PAPER, RATES, SIGN, STEP
+from ..problem import DECREASE, LASSO, PAPER, RATES, SIGN, STEP
 from ..sparse_coding import fista, ista, lasso, optimal_code, signed_dictionary
 from ..unrolled import LAM, forms, guaranteed_rates, unroll
 
@@ -89,7 +89,7 @@ class Unrolled(RandomExperiment):
                 verdict=judge(value, op, 0.0, covered=converges or name == "exact"),
                 setting=name,
                 n=self.sequences,
-                source={"exact": GRADIENT, "paper": STEP, "tied residual": SIGN}[name],
+                source={"exact": DECREASE, "paper": STEP, "tied residual": SIGN}[name],
                 note=note,
             )
             for layer, rate in enumerate(run.rates.tolist()):

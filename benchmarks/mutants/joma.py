@@ -2,7 +2,7 @@
 
 from . import Mutant
 
-JOMA = "theories.joma"
+JOMA, BOUND = "theories.joma", "metrics.attention.entropy_lower_bound"
 MUTANTS = (
     # The block and its gradient.
     Mutant(
@@ -65,11 +65,7 @@ MUTANTS = (
         "softmax attention in which a token counts by the root of its share",
     ),
     Mutant(
-        f"{JOMA}.block.Exponential.attend",
-        " / self.normaliser",
-        "",
-        "wrong normaliser",
-        "exponential attention without its normaliser",
+        f"{JOMA}.block.Exponential.attend", " / self.normaliser", "", "wrong normaliser", "exponential attention without its normaliser"
     ),
     Mutant(f"{JOMA}.block.Linear.pull", "counts * gradient", "gradient", "dropped factor", "linear attention moves without its context"),
     # Integrators.
@@ -124,20 +120,10 @@ MUTANTS = (
         "the softmax prediction without the ratio of the learning rates",
     ),
     Mutant(
-        f"{JOMA}.invariants.factorisation_error",
-        "2 * model.ratio",
-        "model.ratio",
-        "dropped factor",
-        "the factorised velocity at half its size",
+        f"{JOMA}.invariants.factorisation_error", "2 * model.ratio", "model.ratio", "dropped factor", "the factorised velocity at half size"
     ),
     # The linear unit.
-    Mutant(
-        f"{JOMA}.orbit.orbit",
-        "math.sqrt(2) * inverse",
-        "inverse",
-        "dropped factor",
-        "the orbit without the root of two before the inverse erf",
-    ),
+    Mutant(f"{JOMA}.orbit.orbit", "math.sqrt(2) * inverse", "inverse", "dropped factor", "the orbit without the root of two"),
     Mutant(f"{JOMA}.orbit.blow_up_time", "math.pi / 2", "math.pi", "wrong factor", "a blow-up time of the root of pi"),
     Mutant(
         f"{JOMA}.orbit.limits",
@@ -147,41 +133,17 @@ MUTANTS = (
         "limits with the square of the ratio of discriminancies",
     ),
     Mutant(
-        f"{JOMA}.orbit.normalised_clock",
-        "normaliser * grid *",
-        "normaliser *",
-        "dropped factor",
-        "the clock without the Jacobian of ln r",
+        f"{JOMA}.orbit.normalised_clock", "normaliser * grid *", "normaliser *", "dropped factor", "the clock without the Jacobian of ln r"
     ),
-    Mutant(
-        f"{JOMA}.orbit.normalised_clock",
-        ".square() / 2)",
-        ".square())",
-        "dropped factor",
-        "the normaliser with attention exp(v^2)",
-    ),
+    Mutant(f"{JOMA}.orbit.normalised_clock", ".square() / 2)", ".square())", "dropped factor", "the normaliser with attention exp(v^2)"),
     # Nonlinear units.
+    Mutant(f"{JOMA}.nonlinear._speed", ".square() / 2", ".square()", "dropped factor", "the nonlinear flow with attention exp(v^2)"),
     Mutant(
-        f"{JOMA}.nonlinear._speed",
-        ".square() / 2",
-        ".square()",
-        "dropped factor",
-        "the nonlinear flow with attention exp(v^2)",
-    ),
-    Mutant(
-        f"{JOMA}.nonlinear.log_remaining",
-        "mu[:, None].square() / 2 + (",
-        "(",
-        "dropped factor",
-        "the linear tail with the speed of the start",
+        f"{JOMA}.nonlinear.log_remaining", "mu[:, None].square() / 2 + (", "(", "dropped factor", "the linear tail with the first speed"
     ),
     Mutant(f"{JOMA}.nonlinear.learning_ratio", "mu.square() / 2", "mu.square()", "dropped factor", "speeds of exp(mu^2)"),
     Mutant(
-        f"{JOMA}.nonlinear.salient_descent",
-        "lambda v: mu - v",
-        "lambda v: mu",
-        "missing term",
-        "the nonlinear pull without its restoring term",
+        f"{JOMA}.nonlinear.salient_descent", "lambda v: mu - v", "lambda v: mu", "missing term", "a nonlinear pull without restoring term"
     ),
     Mutant(
         f"{JOMA}.nonlinear._descend",
@@ -197,13 +159,7 @@ MUTANTS = (
         "swapped function",
         "columns that learn at the speed of their largest entry",
     ),
-    Mutant(
-        f"{JOMA}.nonlinear.linear_layer",
-        "discriminancy / lengths",
-        "discriminancy",
-        "wrong normaliser",
-        "linear columns that are not normalised",
-    ),
+    Mutant(f"{JOMA}.nonlinear.linear_layer", " / lengths", "", "wrong normaliser", "linear columns that are not normalised"),
     Mutant(
         f"{JOMA}.nonlinear.Bounce.rebound", "self.end - self.least", "self.start - self.least", "swapped function", "rebound to the start"
     ),
@@ -227,11 +183,7 @@ MUTANTS = (
         "the square of the mean for the mean of the square at the root",
     ),
     Mutant(
-        f"{JOMA}.tree.sample_leaves",
-        "(1 + rho) / 2",
-        "rho",
-        "wrong factor",
-        "nodes that keep their parent's value with probability rho",
+        f"{JOMA}.tree.sample_leaves", "(1 + rho) / 2", "rho", "wrong factor", "nodes that keep their parent's value with probability rho"
     ),
     Mutant(
         f"{JOMA}.hierarchy.recovery",
@@ -247,13 +199,7 @@ MUTANTS = (
         "swapped function",
         "the best latent of each unit for the best unit of each latent",
     ),
-    Mutant(
-        f"{JOMA}.joint.Layer.forward",
-        "+ copies.log()).masked_fill",
-        ").masked_fill",
-        "missing term",
-        "a padding that counts once",
-    ),
+    Mutant(f"{JOMA}.joint.Layer.forward", "+ copies.log()).masked_fill", ").masked_fill", "missing term", "a padding that counts once"),
     # Networks.
     Mutant(
         f"{JOMA}.in_networks.gaussian_rank",
@@ -266,11 +212,7 @@ MUTANTS = (
     Mutant(f"{JOMA}.block.Exponential.pull", " / self.temperature", "", "dropped factor", "the exponential gradient without temperature"),
     Mutant(f"{JOMA}.dynamics.relu", "(p > 0).to(p.dtype)", "torch.ones_like(p)", "dropped factor", "relu with slope one everywhere"),
     Mutant(
-        f"{JOMA}.dynamics.signed",
-        "2 * targets - 1",
-        "targets",
-        "missing term",
-        "the constant gradient for targets 0 and 1 instead of -1 and 1",
+        f"{JOMA}.dynamics.signed", "2 * targets - 1", "targets", "missing term", "the constant gradient for targets 0 and 1, not -1 and 1"
     ),
     Mutant(
         f"{JOMA}.invariants.goodness_of_fit",
@@ -295,13 +237,7 @@ MUTANTS = (
         "the drift from the end",
         "Both drifts lie within a factor of two of each other: rounding where the quantity is conserved, of order one where it is not.",
     ),
-    Mutant(
-        f"{JOMA}.orbit.orbit",
-        "discriminancy.sign() * ",
-        "",
-        "flipped sign",
-        "an orbit that ignores the sign of Delta",
-    ),
+    Mutant(f"{JOMA}.orbit.orbit", "discriminancy.sign() * ", "", "flipped sign", "an orbit that ignores the sign of Delta"),
     Mutant(f"{JOMA}.orbit.progress", "lower / math.sqrt(2)", "lower", "dropped factor", "erf(v) for erf(v / sqrt 2)"),
     Mutant(
         f"{JOMA}.nonlinear._time_table",
@@ -317,13 +253,7 @@ MUTANTS = (
         "missing term",
         "a linear descent with a restoring term",
     ),
-    Mutant(
-        f"{JOMA}.nonlinear.attention",
-        "lower.square() / temperature",
-        "lower.abs() / temperature",
-        "swapped function",
-        "attention softmax(|v| / T)",
-    ),
+    Mutant(f"{JOMA}.nonlinear.attention", "lower.square() /", "lower.abs() /", "swapped function", "attention softmax(|v| / T)"),
     Mutant(
         f"{JOMA}.nonlinear.rank_bounce",
         "stable_rank(points)[None], ",
@@ -340,11 +270,7 @@ MUTANTS = (
         "tanh averages of unit width",
     ),
     Mutant(
-        f"{JOMA}.mixture.Mixture.terms",
-        "-self.spread / size",
-        "-self.spread",
-        "wrong normaliser",
-        "a drag that is not divided by the length of v",
+        f"{JOMA}.mixture.Mixture.terms", "-self.spread / size", "-self.spread", "wrong normaliser", "a drag not divided by the length of v"
     ),
     Mutant(f"{JOMA}.tree.Tree.mean_sign", "math.prod(self.rho)", "self.rho[0]", "dropped factor", "a mean sign of one edge"),
     Mutant(
@@ -366,13 +292,64 @@ MUTANTS = (
         "The sets of a layer are independent random sets, so the perturbed hierarchy is another draw of the same distribution.",
     ),
     Mutant(
-        f"{JOMA}.joint.Layer.forward",
-        "last * copies.log()",
-        "last",
-        "wrong factor",
-        "entropy with the mass in the place of the logarithm of copies",
+        f"{JOMA}.joint.Layer.forward", "last * copies.log()", "last", "wrong factor", "entropy with the mass for the logarithm of copies"
     ),
     Mutant(
         f"{JOMA}.hierarchy.chance_recovery", "below**units", "below**(units // 2)", "dropped factor", "the chance level of half the units"
+    ),
+    # A third list, written when claims were sharpened.
+    Mutant(BOUND, "gap = spread *", "gap = 1.2 * spread *", "wrong factor", "the bound on the entropy for 1.2 times the norm"),
+    Mutant(BOUND, "spread * math.sqrt(keys / (keys - 1))", "spread", "dropped factor", "the bound on the entropy with the gap s"),
+    Mutant(
+        BOUND,
+        "torch.where(rest > 0, gap, 0.0) * rest / (1 + rest)",
+        "torch.where(rest > 0, gap, 0.0) * rest",
+        "wrong normaliser",
+        "the bound on the entropy without the denominator of its second term",
+    ),
+    Mutant(
+        f"{JOMA}.hierarchy.chance_recovery",
+        "student.cdf(math.sqrt(classes - 2) * x.tan().numpy(), classes - 2)",
+        "student.cdf(math.sqrt(classes - 1) * x.tan().numpy(), classes - 1)",
+        "wrong factor",
+        "the chance level with C - 1 degrees of freedom",
+    ),
+    Mutant(
+        f"{JOMA}.orbit.limits",
+        "discriminancy / _largest(discriminancy)",
+        "discriminancy / discriminancy[discriminancy.abs().argmax()]",
+        "flipped sign",
+        "limits divided by the leading discriminancy with its sign",
+    ),
+    Mutant(
+        f"{JOMA}.invariants.moving_mean",
+        "squares.sum(-2) - squares[0].sum(-2)",
+        "squares.sum(-2)",
+        "missing term",
+        "the moving-mean prediction for a start at zero",
+    ),
+    Mutant(
+        f"{JOMA}.invariants.fixed_mean", "change - change[0]", "change", "missing term", "the fixed-mean prediction for a start at zero"
+    ),
+    Mutant(
+        f"{JOMA}.dynamics.squared",
+        "gap = _one_hot(targets, h) - h",
+        "gap = _one_hot(targets, h) - h.mean(-1, keepdim=True)",
+        "swapped function",
+        "the squared distance from the mean unit",
+    ),
+    Mutant(
+        f"{JOMA}.nonlinear.linear_descent",
+        "lambda v: discriminancy",
+        "lambda v: discriminancy / (1 + v.square())",
+        "wrong factor",
+        "a linear descent whose pull fades",
+    ),
+    Mutant(
+        f"{JOMA}.block.Exponential.pull",
+        "attended * gradient",
+        "attended * self.normaliser * gradient",
+        "wrong normaliser",
+        "the exponential gradient without its normaliser",
     ),
 )

@@ -54,6 +54,17 @@ def test_legends_cover_no_points_and_colours_have_a_bar(unchecked):
     assert experiment.plot(experiment.run()).axes[-1].get_ylabel() == "V / largest entry"
 
 
+@pytest.mark.parametrize(
+    ("units", "tokens", "shape", "text"), [(500, 20, (40, 20), "the first 40 of 500 units"), (3, 50, (3, 6), "the first 6 of 50 tokens")]
+)
+def test_long_matrices_are_drawn_in_part(unchecked, units, tokens, shape, text):
+    experiment = lower_layer.LowerLayer(units=units, tokens=tokens, seeds=1)
+    figure = experiment.plot(experiment.run())
+    assert {ax.images[0].get_array().shape for ax in figure.axes if ax.images} == {shape}
+    assert text in " ".join(figure.get_supxlabel().split())
+    assert "the first" not in " ".join(experiment.quick().plot(experiment.quick().run()).get_supxlabel().split())
+
+
 def test_released_entropies_are_predictions_only_for_their_vocabulary(unchecked):
     for (_, layers), numbers in text_depth.RELEASED.items():
         assert len(numbers.lowest) == len(numbers.final) == layers

@@ -7,7 +7,7 @@ With one linear unit, z integrated out (:math:`z = v^2/2` from zero) and the dis
 
 since :math:`\int_0^v e^{-u^2/2} du = \sqrt{\pi/2}\, \operatorname{erf}(v/\sqrt2)`. The token with the largest :math:`|\Delta|` blows up at
 :math:`t^* = \sqrt{\pi/2} / \max_l |\Delta_l|`. At that time the others are at :math:`v_l = \sqrt2\, \operatorname{erf}^{-1}(\Delta_l /
-\Delta_{\max})`, and attention is on the one token.
+|\Delta|_{\max})`, and attention is on the one token.
 
 A normaliser A that all tokens and samples share, :math:`\dot v_l = \Delta_l e^{v_l^2/2} / A` with :math:`z = v^2/2` unchanged, leaves the
 orbit unchanged and slows the clock: :math:`dt = A\, d\tau`. Softmax attention that is trained together with the MLP has a stronger effect.

@@ -11,12 +11,14 @@ from ..block import AttentionForm, Block, Contexts, Exponential, Softmax, zero_b
 from ..dynamics import Model, gradient_flow, runge_kutta, signed
 from ..orbit import blow_up_time, limits, normalised_clock, orbit, progress
 
-JOMA = Source("tian2024joma")
+OWN = Source("tian2024joma", status="own")  # the paper for the setting
 NOT_FOUND = Source("tian2024joma", status="not found")
 CONSTANT_GRADIENT = "one linear unit whose backpropagated gradient is constant"
-FROM_ZERO = "all start at zero"
+FROM_ZERO = "v and z start at zero"
+PLAIN = "equal learning rates, T = 1, samples of one query"
+NORMALISER = 2.0  # A
 TOKENS = "six tokens: one leads, the others have at most 0.8 of its discriminancy"
-ORBIT_ASSUMPTIONS = (CONSTANT_GRADIENT, "exponential attention with a constant normaliser", FROM_ZERO, TOKENS)
+ORBIT_ASSUMPTIONS = (CONSTANT_GRADIENT, "exponential attention with a constant normaliser A", PLAIN, FROM_ZERO, TOKENS)
 
 
 def lopsided(generator: Generator, *, tokens: int = 6) -> tuple[Contexts, Tensor]:
@@ -42,8 +44,9 @@ def flow_towards(contexts: Contexts, form: AttentionForm, end: float, *, halving
 
 def _spread(generator: Generator, *, divisor: float) -> Evidence:
     """Measures the largest over the smallest erf(v / divisor) / Delta of the tokens, minus one, t*/32 before the blow-up."""
-    contexts, discriminancy = lopsided(generator)
-    lower = flow_towards(contexts, Exponential(), blow_up_time(discriminancy), halvings=5).lower[0]
+    contexts, drawn = lopsided(generator)
+    discriminancy = drawn / NORMALISER
+    lower = flow_towards(contexts, Exponential(NORMALISER), blow_up_time(discriminancy), halvings=5).lower[0]
     constants = progress(lower * math.sqrt(2) / divisor, discriminancy)
     return Evidence(float(constants.max() / constants.min()) - 1, 1e-6, "<=", detail={"leading v": float(lower.abs().max())})
 
@@ -66,7 +69,8 @@ def _lag(generator: Generator, form: AttentionForm, *, time: float, steps: int =
 
 def _limits(generator: Generator, form: AttentionForm) -> Evidence:
     """Measures the largest distance of the other tokens from their limits, 2^-13 t* before the blow-up."""
-    contexts, discriminancy = lopsided(generator)
+    contexts, drawn = lopsided(generator)
+    discriminancy = drawn / NORMALISER
     state = flow_towards(contexts, form, blow_up_time(discriminancy), halvings=13)
     others = discriminancy.abs() < discriminancy.abs().max()
     gap = float((state.lower[0] - limits(discriminancy))[others].abs().max())
@@ -94,8 +98,10 @@ def _clock(generator: Generator, *, normalised: bool) -> Evidence:
 CLAIMS = (
     Claim(
         id="joma/linear-orbit",
-        statement=r"With a linear MLP $\operatorname{erf}(v_l / \sqrt{2}) / \Delta_l$ is the same for every token, $\Delta_l = E[g x_l]$.",
-        measures="largest constant of the tokens over the smallest, minus 1, in the joint flow of attention and MLP",
+        statement=r"With a linear MLP $\operatorname{erf}(v_l / \sqrt{2}) / \Delta_l$ is the same for every token, where "
+        r"$\Delta_l = E[g x_l] / A$ and g is the backpropagated gradient.",
+        measures=r"largest ratio $\operatorname{erf}(v_l / \sqrt{2}) / \Delta_l$ over the smallest, minus 1, in the joint flow of "
+        "attention and MLP",
         source=Source("tian2024joma", "Theorem 2", "second-hand"),
         assumptions=ORBIT_ASSUMPTIONS,
         check=lambda generator: _spread(generator, divisor=math.sqrt(2)),
@@ -104,19 +110,20 @@ CLAIMS = (
     ),
     Claim(
         id="joma/blow-up",
-        statement=r"The token of the largest $|\Delta|$ blows up at $t^* = \sqrt{\pi/2} / |\Delta|_{\max}$; the others are then at "
-        r"$v_l = \sqrt{2}\, \operatorname{erf}^{-1}(\Delta_l / \Delta_{\max})$.",
+        statement=r"With a linear MLP the token of the largest $|\Delta_l|$, $\Delta_l = E[g x_l] / A$, blows up at "
+        r"$t^* = \sqrt{\pi/2} / |\Delta|_{\max}$; the others are then at "
+        r"$v_l = \sqrt{2}\, \operatorname{erf}^{-1}(\Delta_l / |\Delta|_{\max})$.",
         measures=r"largest distance of the other tokens from their limits at $(1 - 2^{-13}) t^*$",
         source=NOT_FOUND,
         assumptions=ORBIT_ASSUMPTIONS,
-        check=lambda generator: _limits(generator, Exponential()),
+        check=lambda generator: _limits(generator, Exponential(NORMALISER)),
         control=lambda generator: _limits(generator, Softmax()),
         control_description="uses softmax attention, which is slower and leaves the orbit",
     ),
     Claim(
         id="joma/slower-clock",
         statement=r"A normaliser common to all samples, $\dot v_l = \Delta_l e^{v_l^2/2} / A$ with $A = \sum_l x_l e^{v_l^2/2}$, keeps the "
-        r"orbit and changes the clock to $t = \int A\, d\tau$.",
+        r"orbit and changes the clock to $t = \int A\, d\tau$, where $\tau$ is the time of the flow without A.",
         measures="distance from the orbit at the time given by the clock",
         source=NOT_FOUND,
         assumptions=(CONSTANT_GRADIENT, "z = v²/2 is kept", FROM_ZERO, TOKENS),
@@ -128,12 +135,14 @@ CLAIMS = (
         id="joma/softmax-leaves-the-orbit",
         statement=r"Softmax attention that is trained with the MLP is not only slower: $\dot z = E[g\, b \circ (v - b^\top v)]$ drives z "
         r"away from $v^2/2$, and each sample has its own normaliser, so $\operatorname{erf}(v_l / \sqrt{2}) / \Delta_l$ becomes unequal. "
-        r"The statement, an empirical one, and the threshold are the library's own.",
-        measures=r"1 minus the smallest constant of the tokens over the largest, at $3 t^*$ (the leading v is near 5)",
-        source=JOMA,
-        assumptions=(CONSTANT_GRADIENT, "two contexts of opposite targets", FROM_ZERO, TOKENS),
+        r"The statement is the library's own. The threshold is ours.",
+        measures=r"1 minus the smallest ratio $\operatorname{erf}(v_l / \sqrt{2}) / \Delta_l$ over the largest at $3 t^*$, "
+        r"$t^*$ the time at which exponential attention blows up",
+        source=OWN,
+        assumptions=(CONSTANT_GRADIENT, PLAIN, "two contexts of opposite targets, as shares", FROM_ZERO, TOKENS),
         check=lambda generator: _lag(generator, Softmax(), time=3.0),
         control=lambda generator: _lag(generator, Exponential(), time=31 / 32),
-        control_description=r"uses exponential attention at $\frac{31}{32} t^*$, which stays on the orbit",
+        control_description=r"uses exponential attention, which stays on the orbit, and stops at $\frac{31}{32} t^*$, since it blows up at "
+        r"$t^*$",
     ),
 )

@@ -28,6 +28,7 @@ NAME, JOMA = "joma", Source("tian2024joma", "end of Section 4", "second-hand")
 NONLINEAR, LINEAR, EQUAL = "nonlinear", "linear", "no token salient"  # settings
 STABLE_RANK = {"start": "stable rank at the start", "least": "smallest stable rank", "end": "stable rank at the end"}
 DROP, REBOUND = "drop of the stable rank", "rebound of the stable rank"
+LONGEST = 2  # largest ratio of the sides of a drawn matrix
 FIRST_TIME = 1e-7  # first time of the curves; until then V is a multiple of the critical points
 
 
@@ -91,7 +92,7 @@ class LowerLayer(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots the stable rank over time, and V of the first draw at three times.
+        """Plots the stable rank over time, and V of the first draw at three times; of a long matrix it draws a part.
 
         Lines are medians and bands are ranges over the draws; the curve of the linear units is the first draw.
         """
@@ -106,11 +107,21 @@ class LowerLayer(RandomExperiment):
         line(curve, result.arrays[f"{NAME}/blow_up"], result.arrays[f"{NAME}/rank_{LINEAR}"][0], name="raw", label=LINEAR)
         curve.set(title="Stable rank", xlabel="time t", xscale="log", xlim=_moving(times, nonlinear), ylim=(0, None))
         for time, layer, panel in zip(result.arrays[f"{NAME}/shown"], result.arrays[f"{NAME}/layers"], panels):
-            heatmap(panel, layer / np.abs(layer).max(), "V / largest entry", vmin=-1, vmax=1, cmap="RdBu_r", bar=panel is panels[-1])
+            values, bar = _part(layer) / np.abs(layer).max(), panel is panels[-1]
+            heatmap(panel, values, "V / largest entry", vmin=-1, vmax=1, cmap="RdBu_r", bar=bar)
             panel.set(title=f"V at t = {time:.2g}", xlabel="token", ylabel="unit")
         label_ends(curve)
-        caption(figure, "Bands: all draws. Linear units: first draw, up to its blow-up. Colour: V over its largest entry, first draw.")
+        text = "Bands: all draws. Linear units: first draw, up to its blow-up. Colour: V over its largest entry, first draw"
+        whole, part = result.arrays[f"{NAME}/layers"][0].shape, values.shape
+        shown = [f"the first {few} of {many} {name}" for few, many, name in zip(part, whole, ("units", "tokens")) if few < many]
+        caption(figure, "; ".join([text, *shown]) + ".")
         return figure
+
+
+def _part(layer: np.ndarray) -> np.ndarray:
+    """Returns the first rows and columns of a matrix, so many that neither side is more than :data:`LONGEST` times the other."""
+    rows, columns = layer.shape
+    return layer[: LONGEST * columns, : LONGEST * rows]
 
 
 def _moving(times: np.ndarray, ranks: np.ndarray) -> tuple[float, float]:

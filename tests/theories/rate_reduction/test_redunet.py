@@ -242,6 +242,20 @@ def test_samples_of_another_kind_are_refused_by_every_method(unchecked):
             method(X[:, :3])
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_transformed_samples_that_are_not_finite_have_no_class(unchecked, value):
+    X, y = normal(6, 2, 3), torch.arange(6) % 2
+    vector = rate_reduction.construct(X.flatten(1), y, layers=1, eps=0.5, step=0.1)
+    shifts = rate_reduction.construct_shift_invariant(X, y, layers=1, eps=0.5, step=0.1)
+    for built in (vector, shifts):
+        bad = built.features.clone()
+        bad[2] = value
+        for method in (built.predict, built.predict_balanced, built.probabilities, built.distances):
+            assert len(method(built.features)) == 6
+            with pytest.raises(ValueError, match=r"^transformed must be finite, got 6 NaN or infinite values; drop them$"):
+                method(bad)
+
+
 def test_a_subspace_of_all_dimensions_is_refused():
     """It contains every sample, so the first class would be predicted always."""
     X, y = normal(20, 4), torch.arange(20) % 2

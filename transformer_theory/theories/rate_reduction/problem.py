@@ -15,9 +15,8 @@ from ...maths.linalg import orthonormalise
 from ...metrics.coding import unit_norm
 
 NAME = "rate_reduction"  # name of the theory in measurements, and prefix of arrays
-MCR2, REDUNET, LANDSCAPE, CODING_LENGTH = (
-    Source(key) for key in ("yu2020learning", "chan2022redunet", "wang2024global", "ma2007segmentation")
-)  # the setting, for statements and measurements of this library
+# the setting, for statements and measurements of this library
+MCR2, REDUNET, LANDSCAPE = (Source(key) for key in ("yu2020learning", "chan2022redunet", "wang2024global"))
 OPTIMUM_THEOREM = Source("yu2020learning", "Thm. 2.1", "second-hand")
 
 

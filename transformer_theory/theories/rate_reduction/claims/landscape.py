@@ -29,10 +29,10 @@ from ....metrics.coding import rate_reduction, rate_reduction_gradient
 from ..ascent import ascend, polish
 from ..landscape import Regularised, largest_penalty, orthogonal_critical_point, scales
 from ..optimum import largest_rank
-from ..problem import LANDSCAPE, MCR2, orthogonal_classes, sorted_labels, with_spectra
+from ..problem import orthogonal_classes, sorted_labels, with_spectra
 from ..spheres import OnSpheres, uneven
 
-LANDSCAPE_THEOREM = Source("wang2024global", "", "not found")
+LANDSCAPE_THEOREM = Source("wang2024global", "", "second-hand")
 EPS = 0.5**0.5  # ε² = 1/2, the distortion of the MCR² experiments
 SMALL_SIZES, SMALL_DIM = (3, 3, 4), 3  # sizes of the problem with a penalty
 GRADIENT_RTOL = 1e-9  # largest gradient of a critical point, in units of the penalty
@@ -189,43 +189,76 @@ def _global_excess(generator: Generator, *, smaller_first: bool) -> Evidence:
     return Evidence(max(gaps), ROUNDING, "<=", detail=detail)
 
 
+def _slopes(problem: OnSpheres, size: int, s: float) -> tuple[float, float]:
+    """Returns the first and second derivatives of f_j at s, for a class of this size."""
+    alpha, share = problem.unit, size / sum(problem.sizes)
+    a = alpha / share
+    first = 0.5 * alpha / (1 + alpha * s) - 0.5 * alpha / (1 + a * s)
+    return first, -0.5 * alpha**2 / (1 + alpha * s) ** 2 + 0.5 * alpha * a / (1 + a * s) ** 2
+
+
+def _exchanges(problem: OnSpheres, X: Tensor, ranks: Sequence[int]) -> tuple[list[float], list[float]]:
+    r"""Returns the second derivatives of ΔR if the smallest singular value of a class grows at the expense of its others.
+
+    The first list has them by the Hessian, the second by the formula :math:`4 a (1 - a/n_j) (f_j''(a) + f_j''(b) / (r_j - 1))` for squared
+    values :math:`(a, b, \dots, b)`, which is :math:`4 a f_j''(a)` if b = a. Classes of rank one are left out.
+    """
+    hessian, measured, predicted = problem.hessian(X), [], []
+    for part, (size, rank) in enumerate(zip(problem.sizes, ranks)):
+        if rank == 1:
+            continue
+        first = sum(problem.sizes[:part])
+        left, values, right = torch.linalg.svd(X[first : first + size])
+        a, b = float(values[rank - 1] ** 2), float(values[0] ** 2)
+        weights = torch.full((rank,), -((a / size / (rank - 1)) ** 0.5), dtype=torch.float64)
+        weights[-1] = (1 - a / size) ** 0.5
+        direction = torch.zeros_like(X)
+        direction[first : first + size] = left[:, :rank] * weights @ right[:rank]
+        measured.append(float(direction.flatten() @ hessian @ direction.flatten()))
+        curvature = _slopes(problem, size, a)[1] + _slopes(problem, size, b)[1] / (rank - 1)
+        predicted.append(4 * a * (1 - a / size) * curvature)
+    return measured, predicted
+
+
+def _new_values(problem: OnSpheres, X: Tensor) -> list[float]:
+    """Returns the second derivatives of ΔR if a singular value of a class grows from zero, in a direction that no class uses."""
+    hessian, free, found = problem.hessian(X), torch.linalg.svd(X).Vh[-1], []
+    for part, size in enumerate(problem.sizes):
+        first = sum(problem.sizes[:part])
+        direction = torch.zeros_like(X)
+        direction[first : first + size] = torch.outer(torch.linalg.svd(X[first : first + size]).U[:, -1], free)
+        found.append(float(direction.flatten() @ hessian @ direction.flatten()))
+    return found
+
+
 def _on_spheres(generator: Generator, *, flat: bool) -> Evidence:
-    """Measures the largest error of gradient and second derivatives at orthogonal classes along the spheres, in units of α."""
-    errors, sizes, dim = [], (6, 6, 8), 7
+    """Measures the largest error of gradient, second derivatives, largest eigenvalue and bound on the rank, in units of α."""
+    differences, sizes, dim = [], (6, 6, 8), 7
     for eps, ranks in itertools.product((1.0, 2.0**0.5), ((2, 2, 2), (1, 2, 3))):
         problem = OnSpheres(sizes, dim, eps)
-        X, _ = orthogonal_classes(sizes, ranks, dim, generator=generator)
-        if not flat:
-            spectra = [[size / 4, *[0.75 * size / max(rank - 1, 1)] * max(rank - 1, 1)] for size, rank in zip(sizes, (2, 2, 2))]
-            X = with_spectra(sizes, spectra, dim, generator=generator)
-        hessian, free = problem.hessian(X), torch.linalg.svd(X).Vh[-1]  # a direction that no class uses
-        errors.append(float(problem.gradient(X).norm()) / problem.unit)
-        for part, (size, rank) in enumerate(zip(sizes, ranks)):
-            first = sum(sizes[:part])
-            left, _, right = torch.linalg.svd(X[first : first + size])
-            alpha, share, s = problem.unit, size / sum(sizes), size / rank
-            a = alpha / share
-
-            def along(direction: Tensor, first=first, size=size, hessian=hessian) -> float:
-                full = torch.zeros(sum(sizes), dim, dtype=torch.float64)
-                full[first : first + size] = direction
-                return float(full.flatten() @ hessian @ full.flatten())
-
-            multiplier = alpha / (1 + alpha * s) - alpha / (1 + a * s)
-            curvature = -0.5 * alpha**2 / (1 + alpha * s) ** 2 + 0.5 * alpha * a / (1 + a * s) ** 2  # f''(s)
-            if rank > 1:
-                grown = (torch.outer(left[:, 0], right[0]) - torch.outer(left[:, 1], right[1])) / 2**0.5
-                errors.append(abs(along(grown) - 4 * s * curvature) / alpha)
-            errors.append(abs(along(torch.outer(left[:, -1], free)) + multiplier) / alpha)
-        below = all(rank < largest_rank(size, sum(sizes), dim, eps=eps) for rank, size in zip(ranks, sizes) if rank > 1)
-        errors.append(float((problem.steepest(X) < LEVEL_ATOL) != below))
-        if eps == 1.0:
-            saddle = uneven(problem, (2, 2, 2), generator=generator)
-            errors += [float(problem.gradient(saddle).norm()) / problem.unit, float(problem.steepest(saddle) < LEVEL_ATOL)]
-    return Evidence(max(errors), ROUNDING, "<=")
+        if flat:
+            points = [orthogonal_classes(sizes, ranks, dim, generator=generator)[0]]
+            points += [uneven(problem, ranks, generator=generator)] if eps == 1.0 else []
+        else:
+            shares = [[1.0] if rank == 1 else [0.25, *[0.75 / (rank - 1)] * (rank - 1)] for rank in ranks]
+            points = [with_spectra(sizes, [[size * x for x in each] for size, each in zip(sizes, shares)], dim, generator=generator)]
+        for X in points:
+            measured, predicted = _exchanges(problem, X, ranks)
+            # If all predictions are negative, the largest eigenvalue is 0, because X can be rotated. Otherwise it is at least the largest.
+            top = problem.steepest(X) * problem.unit
+            differences += [float(problem.gradient(X).norm()), top if max(predicted) < 0 else min(0.0, top - max(predicted))]
+            differences += [one - other for one, other in zip(measured, predicted)]
+        differences += [min(0.0, value) for value in predicted] if len(points) > 1 else []  # the uneven spectra are saddles
+        levels = [size / rank for size, rank in zip(sizes, ranks)]
+        differences += [new + 2 * _slopes(problem, *at)[0] for new, at in zip(_new_values(problem, points[0]), zip(sizes, levels))]
+        # At the bound on the rank the second derivative is zero.
+        levels = [size / largest_rank(size, sum(sizes), dim, eps=eps) for size in sizes]
+        differences += [4 * s * _slopes(problem, size, s)[1] for size, s in zip(sizes, levels)]
+    return Evidence(max(map(abs, differences)) / problem.unit, ROUNDING, "<=")
 
 
 PENALTY = "the problem has the penalty λ‖X‖²/2 instead of the constraint on the scale"
+DRAWN = "one instance: classes of 3, 3 and 4 samples, d = 3, ε² = 1/2, λ half of its bound; the starts are drawn"
 ASSUMED = (PENALTY, r"$0 < \lambda < \alpha \min_j (1 - \sqrt{\gamma_j}) / (1 + \sqrt{\gamma_j})$")
 CLAIMS = (
     Claim(
@@ -236,19 +269,22 @@ CLAIMS = (
         "local maximisers.",
         measures="largest distance from the shape of a maximiser",
         source=LANDSCAPE_THEOREM,
-        assumptions=ASSUMED,
+        assumptions=(*ASSUMED, DRAWN),
         check=lambda generator: _disorder(generator, of_saddles=False),
         control=lambda generator: _disorder(generator, of_saddles=True),
-        control_description="takes critical points that are no maximisers",
+        control_description="takes critical points that are not maximisers",
     ),
     Claim(
         id="rate_reduction/strict-saddles",
-        statement=r"Every critical point of $F$ of another shape, local minimisers included, has a direction of ascent: the largest "
-        r"eigenvalue of $\nabla^2 F$ is positive (here: above $\lambda / 1000$).",
-        measures="smallest of the largest eigenvalues of the Hessian, in units of λ",
+        statement=r"Critical points of $F(X) = \Delta R(X|y) - \frac{\lambda}{2}\|X\|_F^2$, local minimisers included, have a direction of "
+        r"ascent unless the classes are orthogonal with singular values $0$ or $\sqrt{\bar s_j}$, $\bar s_j$ the larger root of "
+        r"$\frac{\alpha}{1 + \alpha s} - \frac{\alpha}{1 + \alpha_j s} = \lambda$: the largest eigenvalue of $\nabla^2 F$ is positive "
+        r"(here: above $\lambda / 1000$).",
+        measures="smallest of the largest eigenvalues of the Hessian, in units of λ, over five constructed and up to four searched points",
         source=LANDSCAPE_THEOREM,
         assumptions=(
             *ASSUMED,
+            DRAWN,
             "searched points are kept if the gradient is below 1e-9 λ and their shape is not that of a maximiser, with a tolerance of 1e-6",
         ),
         check=lambda generator: _steepness(generator, of_maximisers=False),
@@ -257,41 +293,45 @@ CLAIMS = (
     ),
     Claim(
         id="rate_reduction/penalty-bound",
-        statement=r"Class $j$ has non-zero maximisers if and only if $0 < \lambda < \alpha \frac{1 - \sqrt{\gamma_j}}{1 + "
-        r"\sqrt{\gamma_j}}$, the largest slope of $2 \Delta R$ along a squared singular value; for all classes the largest class decides. "
-        r"At the bound itself the point is an inflection of $F$.",
-        measures="relative error of the bound against the largest slope",
+        statement=r"$F(X) = \Delta R(X|y) - \frac{\lambda}{2}\|X\|_F^2$ has maximisers with non-zero class $j$ if and only if $0 < \lambda "
+        r"< \alpha \frac{1 - \sqrt{\gamma_j}}{1 + \sqrt{\gamma_j}}$, the largest slope of $2 \Delta R$ along a squared singular value. All "
+        r"classes have them if and only if $\lambda$ is below the bound of the largest class. At the bound the two roots of "
+        r"$\frac{\alpha}{1 + \alpha s} - \frac{\alpha}{1 + \alpha_j s} = \lambda$ coincide in an inflection. (The source has the bound as "
+        "a sufficient condition; that it is necessary is derived here.)",
+        measures="relative error of the bound against the largest slope; plus 1 if F does not fall on both sides",
         source=LANDSCAPE_THEOREM,
         assumptions=(PENALTY, "other classes are zero"),
         check=lambda generator: _bound_gap(generator, smallest_class=False),
         control=lambda generator: _bound_gap(generator, smallest_class=True),
         control_description="lets the smallest class decide",
-        corrects=r"The interval of $\lambda$ is restated with a closed right end. There the two roots coincide, and $F$ falls on both "
-        "sides: no maximiser of the largest class is left.",
+        corrects=r"A later text restates the interval of $\lambda$ with a closed right end. There the two roots coincide, and $F$ falls "
+        "with the singular value on both sides: no maximiser of the largest class is left.",
     ),
     Claim(
         id="rate_reduction/global-maximisers",
-        statement=r"At the largest $F$ the smaller classes are filled first, each up to $\min(n_j, d)$ dimensions, "
-        r"with $\frac12[\log(1 + \alpha \bar s_j) - \gamma_j \log(1 + \alpha_j \bar s_j) - \lambda \bar s_j]$ per dimension if "
-        "this is positive.",
-        measures="distance of the best of all maximisers, and excess of an ascent, from the closed form, nats",
-        source=LANDSCAPE,
+        statement=r"At the largest $F(X) = \Delta R(X|y) - \frac{\lambda}{2}\|X\|_F^2$ the $d$ dimensions go to the smaller classes first, "
+        r"at most $n_j$ to class $j$, as long as a dimension gains $\frac12[\log(1 + \alpha \bar s_j) - \gamma_j \log(1 + \alpha_j \bar "
+        r"s_j) - \lambda \bar s_j] > 0$, $\bar s_j$ the larger root of $\frac{\alpha}{1 + \alpha s} - \frac{\alpha}{1 + \alpha_j s} = "
+        r"\lambda$. (The gains per dimension are derived here.)",
+        measures="larger of: distance of the best maximiser from the closed form; excess of an ascent over it; nats",
+        source=LANDSCAPE_THEOREM,
         assumptions=(*ASSUMED, "the classes differ in size"),
         check=lambda generator: _global_excess(generator, smaller_first=True),
         control=lambda generator: _global_excess(generator, smaller_first=False),
         control_description="fills the larger classes first",
-        corrects=r"Global maximisers are restated to have $\sum_j r_j = \min(n, d)$ for every $\lambda$ of the interval. Near its right "
-        "end a dimension of the largest class, or of any class, gains less than nothing, and lower ranks or $X = 0$ are better.",
+        corrects=r"A later text restates that global maximisers have $\sum_j r_j = \min(n, d)$ for every $\lambda$ of the interval. Near "
+        "its right end a dimension of the largest class, or of any class, gains less than nothing, and lower ranks or $X = 0$ are better.",
     ),
     Claim(
         id="rate_reduction/spheres",
         statement=r"Under $\|X_j\|_F^2 = n_j$ orthogonal classes with $r_j$ equal squared singular values $s = n_j / r_j$ are critical. "
-        r"The second derivative is $4 s f_j''(s)$ if one of them grows at the expense of another and $-2 f_j'(s)$ if a new one appears. "
-        r"They are maximisers if $r_j < \sqrt{n_j/n}\, d / \epsilon^2$ wherever $r_j > 1$, and saddles otherwise. So are spectra "
-        r"$(a, b, \dots, b)$ with $ab = \frac{n_j}{n} / \alpha^2$.",
-        measures="largest error of gradient and second derivatives, in units of α",
-        source=MCR2,
-        assumptions=("the sum of the ranks is below d",),
+        r"With $f_j(s) = \frac12 \log(1 + \alpha s) - \frac{\gamma_j}{2} \log(1 + \alpha_j s)$ the second derivative is $4 s f_j''(s)$ if "
+        r"one of them grows at the expense of the others and $-2 f_j'(s)$ if a new one appears. They are local maximisers (observed beyond "
+        r"these two directions) if $r_j < \sqrt{n_j/n}\, d / \epsilon^2$ wherever $r_j > 1$, and saddles otherwise. Spectra $(a, b, \dots, "
+        r"b)$ of a class with $a < b$ and $ab = \frac{n_j}{n} / \alpha^2$ are saddles, too.",
+        measures="largest error of the gradient, of second derivatives, of their signs and of the largest eigenvalue, in units of α",
+        source=Source("yu2020learning", "", "own"),
+        assumptions=("the sum of the ranks is below d", "two sets of ranks at two distortions, below and above the bound; d = 7"),
         check=lambda generator: _on_spheres(generator, flat=True),
         control=lambda generator: _on_spheres(generator, flat=False),
         control_description="takes spectra that are not flat",

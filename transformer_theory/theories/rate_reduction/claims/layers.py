@@ -14,10 +14,10 @@ from ....core.claims import Claim, Evidence
 from ....core.sources import Source
 from ....metrics.coding import SecondMoments, rate_reduction, unit_norm
 from ..loss import MaximalCodingRateReduction
-from ..problem import MCR2, REDUNET
 from ..redunet import construct, construct_shift_invariant
 
 LAYER = Source("chan2022redunet", "", "not found")
+SETTING = Source("yu2020learning", "", "own")
 EPS = 0.1**0.5  # ε² = 0.1, the distortion of the published networks
 ROUNDING = 1e-9
 SHARPNESS = 3.0  # low enough for memberships between 0 and 1
@@ -38,6 +38,18 @@ def _reduction(features: Tensor, labels: Tensor, *, eps: float, gamma1: float = 
         size = len(members)
         value = value - 0.5 * size / n * torch.logdet(identity + d / (size * eps**2) * members.mT @ members)
     return value
+
+
+def _loss_gradient(features: Tensor, labels: Tensor, *, eps: float, gamma1: float = 1.0, gamma2: float = 1.0) -> Tensor:
+    """Computes the gradient of R^c - γ_2 R_{γ_1} by the formula of the claim, with inverses of d x d matrices."""
+    n, d = features.shape
+    identity, alpha = torch.eye(d, dtype=features.dtype), d / (n * eps**2)
+    gradient = -gamma1 * gamma2 * alpha * features @ torch.linalg.inv(identity + gamma1 * alpha * features.mT @ features)
+    for j in labels.unique():
+        members = features[labels == j]
+        a = d / (len(members) * eps**2)
+        gradient[labels == j] += len(members) / n * members @ (a * torch.linalg.inv(identity + a * members.mT @ members))
+    return gradient
 
 
 def _layer_gap(generator: Generator, *, weighted: bool) -> Evidence:
@@ -100,8 +112,10 @@ def _loss_gap(generator: Generator, *, weighted: bool) -> Evidence:
         (gradient,) = torch.autograd.grad(expected, again)
         assert leaf.grad is not None
         name = f"{n} samples, {d} dimensions, γ₁ = {gamma1:g}"
+        formula = _loss_gradient(features, labels, eps=EPS, **settings)
         gaps[f"value, {name}"] = abs(float(loss.detach() / expected.detach()) - 1)
         gaps[f"gradient, {name}"] = float((leaf.grad - gradient).abs().max() / gradient.abs().max())
+        gaps[f"formula, {name}"] = float((leaf.grad - formula).abs().max() / formula.abs().max())
     return Evidence(max(gaps.values()), ROUNDING, "<=", detail=gaps)
 
 
@@ -130,22 +144,26 @@ def _moments_gap(generator: Generator, *, same: bool) -> Evidence:
 CLAIMS = (
     Claim(
         id="rate_reduction/training-loss",
-        statement=r"The loss $R^c - \gamma_2 R_{\gamma_1}$ and its backward pass in closed form are those of the definition, for "
-        r"$\gamma_1 = \gamma_2 = 1$ and for $\gamma_1 = 20$, $\gamma_2 = 0.05$, with $R_{\gamma_1} = \frac12 \log\det(I + \gamma_1 \alpha "
-        r"X^\top X)$.",
-        measures="largest relative error of the loss and its gradient",
-        source=MCR2,
-        assumptions=("features have norm 1", "no class is empty"),
+        statement=r"The gradient of the training loss $R^c - \gamma_2 R_{\gamma_1}$, $R_{\gamma_1} = \frac12 \log\det(I + \gamma_1 \alpha "
+        r"X^\top X)$, is $\sum_j \frac{n_j}{n} \Pi_j X C_j - \gamma_1 \gamma_2\, \alpha X (I + \gamma_1 \alpha X^\top X)^{-1}$ with "
+        r"$C_j = \alpha_j (I + \alpha_j X^\top \Pi_j X)^{-1}$.",
+        measures="largest relative error of the loss and of its gradient, by the library and by the formula",
+        source=SETTING,
+        assumptions=(
+            "features have norm 1",
+            "each sample belongs to one class, and no class is empty",
+            "the published values: γ₁ = γ₂ = 1, and γ₁ = 20 with γ₂ = 0.05",
+        ),
         check=lambda generator: _loss_gap(generator, weighted=True),
         control=lambda generator: _loss_gap(generator, weighted=False),
-        control_description="takes γ₁ = γ₂ = 1 in the definition for both pairs",
+        control_description="takes γ₁ = γ₂ = 1 in the definition and in the formula for both pairs",
     ),
     Claim(
         id="rate_reduction/moments-suffice",
         statement=r"$\Delta R$ depends on the samples only through $n_j$ and the second moments $X_j^\top X_j$: it does not change if the "
         r"samples of each class are mixed by an orthogonal matrix, $X_j \to Q_j X_j$, and sums of moments over parts of the data suffice.",
         measures="largest relative change of the rate reduction",
-        source=MCR2,
+        source=SETTING,
         assumptions=("each sample belongs to one class",),
         check=lambda generator: _moments_gap(generator, same=True),
         control=lambda generator: _moments_gap(generator, same=False),
@@ -158,7 +176,10 @@ CLAIMS = (
         r"\mathrm{softmax}_j(-\lambda \|xC_j\|)$, on the unit sphere.",
         measures="largest difference of features from the formulas",
         source=LAYER,
-        assumptions=("unit norm", "training samples use their labels"),
+        assumptions=(
+            "features have norm 1",
+            "training samples move by their labels; in the source they, too, move by estimated memberships",
+        ),
         check=lambda generator: _layer_gap(generator, weighted=True),
         control=lambda generator: _layer_gap(generator, weighted=False),
         control_description="leaves out n_j / n for new samples",
@@ -166,14 +187,17 @@ CLAIMS = (
     Claim(
         id="rate_reduction/shifts-are-samples",
         statement=r"The shift-invariant ReduNet, with operators $c \times c$ at each frequency of the grid, is ReduNet on vectors in "
-        r"$\mathbb{R}^{cT}$ built from all $nT$ cyclic shifts of the samples.",
+        r"$\mathbb{R}^{cT}$ built from all $nT$ cyclic shifts of the samples, $T$ the number of places.",
         measures="largest difference of features, memberships and rates of the two networks",
-        source=REDUNET,
-        assumptions=("shifts are cyclic: the grid is a ring or a torus", "the Fourier transform is not normalised: $v(0)$ is a sum"),
+        source=LAYER,
+        assumptions=(
+            "shifts are cyclic: the grid is a ring or a torus",
+            r"the Fourier transform is not normalised: $\hat x(0) = \sum_t x(t)$",
+        ),
         check=lambda generator: _shifts_gap(generator, unitary=False),
         control=lambda generator: _shifts_gap(generator, unitary=True),
         control_description="takes the unitary Fourier transform, as in the released code, with the same settings",
-        corrects=r"The released code takes the unitary transform in the same formulas. Its network is the one here with $\varepsilon^2$, "
-        r"$\eta$ and $\lambda$ multiplied by the number $T$ of places.",
+        corrects=r"The released code takes the unitary transform in the same formulas. Its network is the one here with $\epsilon^2$, "
+        r"$\eta$ and $\lambda$ multiplied by $T$.",
     ),
 )

@@ -3,9 +3,9 @@ r"""Claims about coding lengths: the bits of a Gaussian, of a mean, and of the g
 **Mean.** With :math:`\Sigma` the second moment of the deviations from the mean :math:`\mu`, the second moment of the samples is
 :math:`\Sigma + \mu\mu^\top`, whose determinant is :math:`(1 + \mu^\top\Sigma^{-1}\mu) \det\Sigma`. So for :math:`\epsilon \to 0` the code
 of the deviations is shorter by :math:`\tfrac{n+d}2 \log_2(1 + \mu^\top\Sigma^{-1}\mu)`; the mean takes
-:math:`\tfrac d2\log_2(1 + \|\mu\|^2/\epsilon^2)`. With :math:`\mu_i` the eigenvalues of :math:`\Sigma`, the remainder is at most
-:math:`\tfrac{n+d}{2\ln 2} \sum_i \tfrac{\epsilon^2}{d\mu_i}`, because :math:`\log(1 + x) - \log x \le 1/x` and both codes have remainders
-of the same sign.
+:math:`\tfrac d2\log_2(1 + \|\mu\|^2/\epsilon^2)`. With :math:`\sigma_i` the eigenvalues of :math:`\Sigma`, the remainder for any
+:math:`\epsilon` is at most :math:`\tfrac{n+d}{2\ln 2} \sum_i \tfrac{\epsilon^2}{d\sigma_i}`, because
+:math:`\log(1 + x) - \log x \le 1/x` and both codes have remainders of the same sign.
 
 **Groups.** By the method of types :math:`\frac{n!}{\prod_j n_j!} \le 2^{nH} \le (n + 1)^k \frac{n!}{\prod_j n_j!}`, H the entropy of the
 shares in bits: :math:`nH` bits name a grouping with these sizes, and at most :math:`k\log_2(n + 1)` of them are too many.
@@ -22,9 +22,8 @@ from torch import Generator, Tensor
 from ....core.claims import Claim, Evidence
 from ....core.sources import Source
 from ....metrics.coding import centred_coding_length, coding_length, segmented_coding_length
-from ..problem import CODING_LENGTH
 
-LENGTHS = Source("ma2007segmentation", "", "not found")
+LENGTHS = Source("ma2007segmentation", "", "own")  # the code is the paper's, the bounds are not
 
 
 def _normal(generator: Generator, *shape: int) -> Tensor:
@@ -55,7 +54,7 @@ def _saved_by_the_mean(generator: Generator, *, dimensions: bool) -> Evidence:
         deviations = deviations - deviations.mean(0)
         mean = _normal(generator, d)
         covariance = deviations.mT @ deviations / n
-        for eps in (0.1, 0.01):
+        for eps in (10.0, 1.0, 0.1, 0.01):
             samples = deviations + mean
             saved = float(coding_length(samples, eps=eps) - centred_coding_length(samples, eps=eps))
             own = (d if dimensions else 1) / 2 * math.log2(1 + float(mean.square().sum()) / eps**2)
@@ -85,9 +84,10 @@ def _grouping_bits(generator: Generator, *, named: bool) -> Evidence:
 CLAIMS = (
     Claim(
         id="rate_reduction/coding-length",
-        statement=r"$L = (n + d)\, R / \ln 2$ are bits: for $\epsilon^2 \le d \lambda_d$ each of the $n + d$ vectors takes no fewer than "
-        r"the rate-distortion function $\frac12 \sum_i \log_2 \frac{d\lambda_i}{\epsilon^2}$ of a Gaussian with the same second moment, "
-        r"eigenvalues $\lambda_1 \ge \dots \ge \lambda_d$, and at most $\frac{\epsilon^2}{2d \ln 2} \sum_i \frac{1}{\lambda_i}$ more.",
+        statement=r"$L = (n + d)\, R / \ln 2$ counts bits: for $\epsilon^2 \le d \lambda_d$ each of the $n + d$ vectors takes no fewer "
+        r"than the rate-distortion function $\frac12 \sum_i \log_2 \frac{d\lambda_i}{\epsilon^2}$ of a Gaussian with the same second "
+        r"moment, eigenvalues $\lambda_1 \ge \dots \ge \lambda_d$, and at most "
+        r"$\frac{\epsilon^2}{2d \ln 2} \sum_i \frac{1}{\lambda_i}$ more.",
         measures="smallest distance of the excess bits per vector from their bounds",
         source=LENGTHS,
         assumptions=("the second moment has full rank", "the distortion is at most that of the smallest eigenvalue"),
@@ -97,11 +97,11 @@ CLAIMS = (
     ),
     Claim(
         id="rate_reduction/coding-length-of-a-mean",
-        statement=r"Coding the mean $\mu$ by itself saves $\frac{n+d}{2} \log_2(1 + \mu^\top \Sigma^{-1} \mu) - \frac d2 "
-        r"\log_2(1 + \|\mu\|^2/\epsilon^2)$ bits for small $\epsilon$, $\Sigma$ the second moment of the deviations: up to "
-        r"$\frac{n+d}{2 \ln 2} \sum_i \frac{\epsilon^2}{d \mu_i}$, $\mu_i$ the eigenvalues of $\Sigma$. Many samples pay for the mean.",
-        measures="largest distance of the bits saved from their limit, in units of the bound on the remainder",
-        source=CODING_LENGTH,
+        statement=r"Coding the mean $\mu$ separately saves $\frac{n+d}{2} \log_2(1 + \mu^\top \Sigma^{-1} \mu) - \frac d2 "
+        r"\log_2(1 + \|\mu\|^2/\epsilon^2)$ bits, $\Sigma$ the second moment of the deviations from it, with an error of at most "
+        r"$\frac{n+d}{2 \ln 2} \sum_i \frac{\epsilon^2}{d \sigma_i}$, $\sigma_i$ the eigenvalues of $\Sigma$.",
+        measures="largest error of the formula for the bits saved, in units of its bound",
+        source=LENGTHS,
         assumptions=("the second moment of the deviations has full rank",),
         check=lambda generator: _saved_by_the_mean(generator, dimensions=True),
         control=lambda generator: _saved_by_the_mean(generator, dimensions=False),
@@ -112,7 +112,7 @@ CLAIMS = (
         statement=r"$L^s$ exceeds the sum of the groups' lengths $L(X_j)$ by enough bits to name the grouping, at least "
         r"$\log_2 \frac{n!}{\prod_j n_j!}$, and by at most $k \log_2(n + 1)$ more than that.",
         measures="smallest distance of the bits for the groups from their bounds",
-        source=CODING_LENGTH,
+        source=LENGTHS,
         assumptions=("no group is empty",),
         check=lambda generator: _grouping_bits(generator, named=True),
         control=lambda generator: _grouping_bits(generator, named=False),

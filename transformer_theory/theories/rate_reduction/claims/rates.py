@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 
 from ....core.claims import Claim, Evidence
 from ....core.sources import Source
+from ....maths.linalg import orthonormalise
 from ....metrics.coding import (
     class_coding_rates,
     coding_rate,
@@ -19,7 +20,7 @@ from ....metrics.coding import (
     rate_reduction,
     rate_reduction_gradient,
 )
-from ..problem import equal_moments
+from ..problem import equal_moments, sorted_labels
 
 EPS = 0.5**0.5  # ε² = 1/2, the distortion of the MCR² experiments
 SHAPES = ((12, 3, 2), (40, 8, 3), (60, 8, 5), (30, 50, 4), (200, 16, 10))  # samples, dimensions, classes
@@ -74,38 +75,46 @@ def _equal_moments(generator: Generator) -> Evidence:
     """Measures the smallest factor by which ΔR satisfies a bound, for second moments from very different to equal."""
     features, labels = equal_moments((15, 20, 40), 6, generator=generator)
     beta, change = 6 / EPS**2, _normal(generator, 6, 6)
-    features = features / (beta * _spread(features, labels)[1]) ** 0.5  # βσ = 1: the two bounds are a factor of four apart
-    detail = {}
+    features = features / (beta * _spread(features, labels)[1]) ** 0.5  # βσ = 1, which the change of one class raises
+    ratios, largest = {}, {}
     for size in (1.0, 1e-1, 1e-2, 1e-3):
         unequal = torch.where((labels == 0)[:, None], features + size * features @ change, features)
-        reduction, (spread, largest) = float(rate_reduction(unequal, labels, eps=EPS)), _spread(unequal, labels)
-        detail[f"ΔR over the lower bound, moments changed by {size:g}"] = reduction / (0.25 * (beta / (1 + beta * largest)) ** 2 * spread)
-        detail[f"upper bound over ΔR, moments changed by {size:g}"] = 0.25 * beta**2 * spread / reduction
+        reduction, (spread, sigma) = float(rate_reduction(unequal, labels, eps=EPS)), _spread(unequal, labels)
+        ratios[f"ΔR over the lower bound, moments changed by {size:g}"] = reduction / (0.25 * (beta / (1 + beta * sigma)) ** 2 * spread)
+        ratios[f"upper bound over ΔR, moments changed by {size:g}"] = 0.25 * beta**2 * spread / reduction
+        largest[f"βσ, moments changed by {size:g}"] = beta * sigma
     equal = abs(float(rate_reduction(features, labels, eps=EPS)))
-    detail["1e-12 over ΔR of equal moments"] = 1e-12 / max(equal, 1e-16)
-    return Evidence(min(detail.values()), 1.0, ">=", detail=detail)
+    ratios["1e-12 over ΔR of equal moments"] = 1e-12 / max(equal, 1e-16)
+    return Evidence(min(ratios.values()), 1.0, ">=", detail=ratios | largest)
 
 
 def _equal_moments_control(generator: Generator) -> Evidence:
-    """Uses classes with equal means and different second moments: distances of means do not bound ΔR from above."""
-    labels = torch.arange(3).repeat_interleave(20)
-    classes = [_random_features(generator, 20, 6) for _ in range(3)]
-    features = torch.cat([members - members.mean(0) for members in classes])
-    means = torch.stack([features[labels == j].mean(0) for j in range(3)])
-    spread = float((means - features.mean(0)).square().sum(1).mean())
-    return Evidence(0.25 * (6 / EPS**2) ** 2 * spread / float(rate_reduction(features, labels, eps=EPS)), 1.0, ">=")
+    """Uses classes with equal covariances and different means: distances of covariances do not bound ΔR from above."""
+    root, beta = _normal(generator, 6, 6), 6 / EPS**2
+    deviations = []
+    for n in (15, 20, 40):
+        # The columns are orthonormal and orthogonal to the constant, so the class has mean 0 and covariance root^T root.
+        columns = orthonormalise(torch.cat([torch.ones(n, 1, dtype=torch.float64), _normal(generator, n, 6)], 1))[:, 1:]
+        deviations.append(n**0.5 * columns @ root)
+    labels = sorted_labels([len(members) for members in deviations])
+    centred, means = torch.cat(deviations), _normal(generator, 3, 6)
+    scale = (beta * _spread(centred, labels)[1]) ** -0.5
+    reduction = float(rate_reduction(scale * (centred + means[labels]), labels, eps=EPS))
+    spread = _spread(scale * centred, labels)[0]
+    return Evidence(0.25 * beta**2 * spread / reduction, 1.0, ">=", detail={"distance of the covariances": spread, "ΔR": reduction})
 
 
-def _above_the_chord(generator: Generator, *, sign: float) -> Evidence:
-    """Measures the largest excess of ΔR over the chord between two memberships."""
+def _above_the_chord(generator: Generator, *, of_memberships: bool) -> Evidence:
+    """Measures the largest excess of ΔR over the chord between two memberships, or between two features."""
     rises = []
     for n, d, k in SHAPES:
         features = _random_features(generator, n, d)
-        ends = torch.nn.functional.one_hot(_random_labels(generator, n, k), k).double(), _random_memberships(generator, n, k)
-        first, last = (float(rate_reduction(features, end, eps=EPS)) for end in ends)
+        labels, soft = torch.nn.functional.one_hot(_random_labels(generator, n, k), k).double(), _random_memberships(generator, n, k)
+        ends = ((features, labels), (features, soft)) if of_memberships else ((features, soft), (_random_features(generator, n, d), soft))
+        first, last = (float(rate_reduction(*end, eps=EPS)) for end in ends)
         for share in (0.1, 0.5, 0.9):
-            between = float(rate_reduction(features, (1 - share) * ends[0] + share * ends[1], eps=EPS))
-            rises.append(sign * (between - (1 - share) * first - share * last))
+            between = [(1 - share) * start + share * end for start, end in zip(*ends)]
+            rises.append(float(rate_reduction(*between, eps=EPS)) - (1 - share) * first - share * last)
     return Evidence(max(rises), 1e-12, "<=")
 
 
@@ -143,7 +152,7 @@ CLAIMS = (
         statement=r"$\Delta R(X|\Pi) = R(X) - \sum_j \frac{n_j}{n} R_j \ge 0$ for labels and for soft memberships $\Pi_j$.",
         measures="smallest rate reduction, nats",
         source=Source("yu2020learning", "", "not found"),
-        assumptions=("each sample's memberships sum to one", "the rates of the classes are weighted by their shares"),
+        assumptions=("each sample's memberships sum to one",),
         check=_nonnegative,
         control=_nonnegative_control,
         control_description="adds the classes' rates without their weights n_j / n",
@@ -152,13 +161,16 @@ CLAIMS = (
         id="rate_reduction/equal-moments",
         statement=r"$\Delta R = 0$ if and only if all second moments $S_j = X_j^\top X_j / n_j$ are equal: with "
         r"$V = \sum_j \frac{n_j}{n} \|S_j - \frac1n X^\top X\|_F^2$, $\beta = d/\epsilon^2$ and $\sigma$ the largest eigenvalue of any "
-        r"$S_j$, $\frac{\beta^2}{4(1 + \beta\sigma)^2} V \le \Delta R \le \frac{\beta^2}{4} V$.",
-        measures="smallest ratio of the rate reduction to its lower bound, or of its upper bound to it",
-        source=Source("yu2020learning", "", "not found"),
-        assumptions=("each sample belongs to one class", "features are scaled to βσ = 1"),
+        r"$S_j$, $\frac{\beta^2}{4(1 + \beta\sigma)^2} V \le \Delta R \le \frac{\beta^2}{4} V$. The two bounds are derived here.",
+        measures="smallest of: the rate reduction over its lower bound; its upper bound over it; at equal moments, 1e-12 nats over it",
+        source=Source("yu2020learning", "", "own"),
+        assumptions=(
+            "each sample belongs to one class",
+            "drawn: equal second moments, scaled to βσ = 1; then one class is changed by a linear map",
+        ),
         check=_equal_moments,
         control=_equal_moments_control,
-        control_description="replaces the distances of second moments by those of the classes' means",
+        control_description="takes covariances instead of second moments, in classes with equal covariances and different means",
     ),
     Claim(
         id="rate_reduction/soft-memberships",
@@ -167,9 +179,9 @@ CLAIMS = (
         measures="largest excess of the rate reduction over the chord, nats",
         source=Source("ma2007segmentation", "", "not found"),
         assumptions=("each sample's memberships sum to one",),
-        check=lambda generator: _above_the_chord(generator, sign=1.0),
-        control=lambda generator: _above_the_chord(generator, sign=-1.0),
-        control_description="claims that the chord lies on or below ΔR",
+        check=lambda generator: _above_the_chord(generator, of_memberships=True),
+        control=lambda generator: _above_the_chord(generator, of_memberships=False),
+        control_description="mixes features instead of memberships",
     ),
     Claim(
         id="rate_reduction/gradients",

@@ -160,7 +160,11 @@ class Constructed(ABC):
 
     @abstractmethod
     def distances(self, transformed: Float[Tensor, "n *sample"]) -> Float[Tensor, "n k"]:
-        """Returns ``||x C_j||`` of transformed samples, with the operators of the last layer."""
+        """Returns ``||x C_j||`` of transformed samples, with the operators of the last layer; the predictions below are made from it.
+
+        Raises:
+            ValueError: shape or dtype differ from the network's, or a sample is not finite.
+        """
 
     @property
     def reductions(self) -> Float[Tensor, " depth"]:

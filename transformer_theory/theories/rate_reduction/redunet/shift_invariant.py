@@ -41,7 +41,7 @@ import torch
 from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
-from ....core.validation import converted, same_dtype
+from ....core.validation import converted, finite, same_dtype
 from .construction import Constructed, check_samples, check_settings, class_sizes, grow
 
 
@@ -153,9 +153,10 @@ class ShiftInvariantReduNet(Constructed):
         """Returns ``||x C_j||`` in the last layer, for samples that :meth:`transform` returned.
 
         Raises:
-            ValueError: channels, grid or dtype differ from the network's.
+            ValueError: channels, grid or dtype differ from the network's, or a sample is not finite.
         """
         self._check(transformed)
+        finite(transformed=transformed)
         return self.layers[-1].distances(self.spectrum.forward(transformed), self.spectrum)
 
     def _check(self, samples: Float[Tensor, "n c *grid"]) -> None:

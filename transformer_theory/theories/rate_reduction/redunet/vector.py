@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ....core.validation import converted, positive, same_dtype
+from ....core.validation import converted, finite, positive, same_dtype
 from ....metrics.coding import unit_norm
 from .construction import Constructed, Growth, check_samples, check_settings, class_sizes, grow
 
@@ -116,9 +116,10 @@ class ReduNet(Constructed):
         """Returns ``||x C_j||`` in the last layer, for samples that :meth:`transform` returned.
 
         Raises:
-            ValueError: width or dtype differ from the network's.
+            ValueError: width or dtype differ from the network's, or a sample is not finite.
         """
         self._check(transformed)
+        finite(transformed=transformed)
         return self.layers[-1].distances(transformed)
 
     def _check(self, features: Float[Tensor, "n d"]) -> None:

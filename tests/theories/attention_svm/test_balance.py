@@ -83,6 +83,18 @@ def test_the_published_penalty_stops_descent_at_a_stationary_point():
     assert float(free.W.norm()) > 100 * float(later.W.norm())
 
 
+def test_narrow_factors_can_stop_where_the_gradient_exceeds_the_penalty():
+    """K and Q of one column satisfy the equations, and W is no stationary point of the loss with the nuclear norm."""
+    generator = torch.Generator().manual_seed(0)
+    instance = cross_attention(inputs=4, tokens=5, dim=8, generator=generator, trials=10)
+    state = normalised_descent(instance, random_factors(instance, generator=generator, width=1), steps=3000, penalty=EPS)
+    for rate in (0.01, 1e-3, 1e-4):
+        state = normalised_descent(instance, state, steps=200, rate=rate, penalty=EPS)
+    assert float(penalised_residual(instance, state, penalty=EPS).median()) < 2e-3
+    M, C = descent_direction(instance, state.W)
+    assert float((torch.linalg.matrix_norm(M, ord=2) * C.exp()).median()) > 1.2 * 2 * EPS
+
+
 def test_wrong_arguments_are_refused():
     instance, first = problem()
     with pytest.raises(ValueError, match=r"rate must be positive and finite, got 0"):

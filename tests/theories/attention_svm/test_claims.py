@@ -8,7 +8,18 @@ import torch
 from transformer_theory.core.errors import NotConverged
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories import attention_svm
-from transformer_theory.theories.attention_svm.claims import descent, factors, graph, joint, paths, solutions, steps
+from transformer_theory.theories.attention_svm.claims import (
+    definitions,
+    descent,
+    factors,
+    graph,
+    joint,
+    multi_token,
+    paths,
+    prompt,
+    solutions,
+    steps,
+)
 from transformer_theory.theories.attention_svm.claims.common import limit_evidence
 from transformer_theory.theories.attention_svm.dynamics import (
     JointInstance,
@@ -164,20 +175,63 @@ def test_a_feasible_problem_without_a_solution_violates_the_claims_about_solvers
     assert claim.check(torch.Generator().manual_seed(0)).verdict == "violated"
 
 
-@pytest.mark.parametrize("of_best", [True, False])
-def test_the_first_step_selects_what_its_condition_says(of_best):
-    found = descent._first_steps(torch.Generator().manual_seed(3), of_best=of_best)
-    assert (found.verdict == "consistent") == of_best
+@pytest.mark.parametrize("norm", [0.0, 0.5])
+def test_the_first_step_selects_what_its_condition_says(norm):
+    found = descent._first_steps(torch.Generator().manual_seed(3), norm=norm)
+    assert (found.verdict == "consistent") == (norm == 0)
     assert 0.1 < found.detail["share with the condition"] < 0.99
 
 
-def test_in_few_dimensions_problems_are_infeasible_and_have_no_construction():
-    found = solutions._too_narrow(torch.Generator().manual_seed(0))
+def test_in_few_dimensions_problems_are_infeasible_and_in_one_less_than_inputs_only_the_construction_fails():
+    found = solutions._share_without(12, 6, 3, torch.Generator().manual_seed(0))
     assert found.detail["infeasible"] > 0
     assert found.detail["not written down"] > 0
-    between = solutions._share_without(6, 6, 5, torch.Generator().manual_seed(0))  # one dimension less than inputs
+    between = solutions._too_narrow(torch.Generator().manual_seed(0))
     assert between.detail["not written down"] == 1
-    assert between.detail["infeasible"] < 1
+    assert between.detail["infeasible"] == 0
+
+
+@pytest.mark.parametrize("seed", [7031, 7167])
+def test_near_a_saddle_the_polyak_steps_agree(seed):
+    """There Polyak's step has any length; its bound is part of the reference."""
+    assert definitions._same_runs(torch.Generator().manual_seed(seed)).verdict == "consistent"
+
+
+def test_a_slow_finite_part_is_close_to_its_limit_at_the_end():
+    assert graph._finite(torch.Generator().manual_seed(7055)).verdict == "consistent"
+
+
+def test_a_finite_part_that_still_approaches_its_limit_is_inconclusive():
+    run = graph._descend(torch.Generator().manual_seed(0))
+    assert run.finite is not None
+    near = replace(run, half=run.half + run.finite, W=run.W + run.finite / 4)
+    assert run.error(1.0).verdict == "consistent"
+    assert near.error(1.0).verdict == "inconclusive"
+    assert replace(run, W=run.half).error(0.0).verdict == "violated"
+
+
+def test_a_run_that_selects_another_token_is_not_covered():
+    found = [claim.check(torch.Generator().manual_seed(7017)) for claim in joint.CLAIMS if claim.id.endswith("tight")]
+    assert [evidence.verdict for evidence in found] == ["not covered"]
+
+
+def test_the_direction_of_the_prompt_counts_too(monkeypatch):
+    """A prompt with the right second coordinate and a wrong direction violates the claim."""
+    found = prompt._logistic_limit(torch.Generator().manual_seed(0))
+    assert found.value == found.detail["1 - cosine"] > found.detail["distance"]
+    right = prompt.normalised_descent
+
+    def halved(*args, **options):
+        state = right(*args, **options)
+        return replace(state, W=state.W * torch.tensor([[0.3], [1.0]], dtype=torch.float64))
+
+    monkeypatch.setattr(prompt, "normalised_descent", halved)
+    assert prompt._logistic_limit(torch.Generator().manual_seed(0)).verdict == "violated"
+
+
+def test_orthogonality_counts_only_where_there_is_a_direction():
+    found = multi_token._own_shares(torch.Generator().manual_seed(0))
+    assert 0 < found.detail["with a direction"] < found.detail["problems"]
 
 
 def test_the_slope_of_normalised_descent_is_minus_one_and_that_of_constant_steps_is_not(unchecked):

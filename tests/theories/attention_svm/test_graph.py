@@ -155,6 +155,7 @@ def test_the_stored_run_is_repeated_in_distribution(run):
         for row in rows:
             curves = result.arrays[f"attention_svm/stored/{name}"][:, at]
             assert curves.min() <= row.predicted <= curves.max()
+            assert row.setting == "stored, another draw"
     assert len(Graph().plot(result).get_axes()) == 3
 
 

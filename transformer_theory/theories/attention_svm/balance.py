@@ -9,19 +9,23 @@ Let :math:`M = -\nabla L(W)`. The negative gradients are :math:`M Q` for K and :
 .. math:: \Delta (K^\top K - Q^\top Q) = \alpha^2 (Q^\top M^\top M Q - K^\top M M^\top K), \qquad
     \|\Delta (K^\top K - Q^\top Q)\|_* \le \eta^2 .
 
-After k steps the imbalance has changed by at most :math:`\eta^2 k`, while :math:`\|K\|_F^2` grows like :math:`\eta^2 k^2`.
+After k steps the imbalance has changed by at most :math:`\eta^2 k`, whatever the data.
 
 **Separate norms.** The multiples are :math:`\alpha = \eta / \|M Q\|_F` and :math:`\beta = \eta / \|M^\top K\|_F`, and a term of first order
 remains, :math:`(\alpha - \beta)(A + A^\top)` with :math:`A = K^\top M Q`. Summed over the steps, K follows :math:`\sum \alpha M` and Q
 follows :math:`\sum \beta M`. These are parallel while the gradient turns slowly, since :math:`\alpha / \beta` is then constant. A step
-changes the logits by about :math:`\eta \|K\|`, which grows like :math:`\eta^2 k`. After about :math:`1/\eta^2` steps the gradient therefore
-begins to jump from one active constraint to another. :math:`\alpha / \beta` jumps with it, so the two sums differ, the imbalance grows like
-:math:`\|K\|_F^2`, and the direction of W stays away from the nuclear solution. Which problem that direction solves is open.
+changes the logits by about :math:`\eta \|K\|`, which grows with k, at most like :math:`\eta^2 k`. Once it is of order one, not before about
+:math:`1/\eta^2` steps, the gradient jumps from one active constraint to another. In the runs :math:`\alpha / \beta` jumps with it, so the
+two sums differ, the imbalance keeps growing relative to W, and the direction of W stays away from the nuclear solution. Which problem that
+direction solves is open.
 
 **Penalty.** With :math:`\lambda(\|K\|_F^2 + \|Q\|_F^2)` in the loss, stationary points satisfy :math:`M Q = 2\lambda K` and
-:math:`M^\top K = 2\lambda Q`. Then :math:`K^\top K = Q^\top Q`, and W is a stationary point of :math:`L(W) + 2\lambda\|W\|_*`. The largest
-singular value of the gradient is :math:`2\lambda`, so W is finite. These derivations are this library's own; the runs with separate norms
-and with the penalty are those of :cite:t:`tarzanagh2023transformers`.
+:math:`M^\top K = 2\lambda Q`. Then :math:`K^\top K = Q^\top Q`, and M maps each right singular vector of W with a positive singular value
+to :math:`2\lambda` times the left one, so the gradient does not vanish unless W = 0. W is a stationary point of
+:math:`L(W) + 2\lambda\|W\|_*` if also :math:`\|M\|_2 \le 2\lambda`.
+The equations do not imply this: K = Q = 0 satisfies them for every M, and factors with few columns can satisfy them at a W where a larger
+singular value of M lies outside the span of W. These derivations are this library's own; the runs with separate norms and with the
+penalty are those of :cite:t:`tarzanagh2023transformers`.
 """
 
 from collections.abc import Iterable, Iterator

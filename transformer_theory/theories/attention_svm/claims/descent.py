@@ -22,7 +22,7 @@ from ..solution import MaxMargin
 from ..solvers import frobenius_max_margin, frobenius_max_margins, nuclear_max_margin
 from .common import MAX_DRAWS, limit_evidence, no_instance
 
-SETTING = Source("tarzanagh2023transformers")  # states the problem of the library's own claim
+SETTING = Source("tarzanagh2023transformers", status="own")  # states the problem of the library's own claim
 SOURCE = Source("tarzanagh2023transformers", status="not found")
 COSINE_ATOL = 1e-12  # smaller cosine distances are zero in float64
 TIE_ATOL = 0.05  # smallest difference of scores at which a neighbour moves W enough within 1,500 steps
@@ -63,27 +63,27 @@ def _optimal(instance: Instance) -> Constraints:
     return constraints(instance.tokens, instance.query, instance.optimal())
 
 
-def _first_steps(generator: torch.Generator, *, of_best: bool) -> Evidence:
+def _first_steps(generator: torch.Generator, *, norm: float) -> Evidence:
     """Returns evidence about the share of problems in which the sign of the condition and the selection after one step differ.
 
     Args:
-        of_best: True: a step selects if it selects every best token. False: if it selects a random token of every input.
+        norm: norm of the start, a random W.
     """
     instance = equal_distractors(inputs=2, tokens=4, dim=6, generator=generator, trials=100)
-    first = normalised_descent(instance, start(instance), steps=1)
-    select = instance.optimal() if of_best else random_selection(instance, generator=generator)
-    selects = (instance.selected(first.W) == select).all(-1)
+    W = torch.randn(100, 6, 6, generator=generator, dtype=torch.float64)
+    first = normalised_descent(instance, start(instance, W=norm * W / W.norm(dim=(-2, -1), keepdim=True)), steps=1)
+    selects = (instance.selected(first.W) == instance.optimal()).all(-1)
     positive = torch.tensor([first_step_condition(instance[trial]) > 0 for trial in range(100)])
     share = float(positive.double().mean())
     return Evidence(float((positive != selects).double().mean()), 0.0, "<=", detail={"problems": 100, "share with the condition": share})
 
 
 def _first_step(generator: torch.Generator) -> Evidence:
-    return _first_steps(generator, of_best=True)
+    return _first_steps(generator, norm=0.0)
 
 
 def _first_step_elsewhere(generator: torch.Generator) -> Evidence:
-    return _first_steps(generator, of_best=False)
+    return _first_steps(generator, norm=0.5)
 
 
 def _global_direction(generator: torch.Generator) -> Evidence:
@@ -274,13 +274,13 @@ CLAIMS = (
     Claim(
         id="attention_svm/first-step",
         statement=r"The first step from $W = 0$ selects every optimal token if and only if "
-        r"$\min_{i,t} (x_{i,opt} - x_{i,t})^\top (-\nabla L(0)) z_i > 0$, the condition of the global theorem.",
+        r"$\min_{i,t} (x_{i,opt} - x_{i,t})^\top (-\nabla L(0)) z_i > 0$, which is an assumption of `attention_svm/global-direction`.",
         measures="share of 100 problems in which the sign of the minimum and the selection after one step disagree",
         source=SETTING,
-        assumptions=("descent from W = 0",),
+        assumptions=("descent from W = 0", "all tokens of each input but the optimal one have the same score"),
         check=_first_step,
         control=_first_step_elsewhere,
-        control_description="The selection is compared with random tokens.",
+        control_description="Descent starts from a random W of norm 0.5, not from zero.",
     ),
     Claim(
         id="attention_svm/local-selection",
@@ -289,7 +289,7 @@ CLAIMS = (
         measures="share of settled runs whose selection is not locally optimal",
         source=SOURCE,
         assumptions=(
-            "general scores",
+            "general scores; normalised steps",
             "descent has settled: attention is saturated, W still turns towards the max-margin solution W_a, and the steps at least halve "
             "their distance to it over the second half of the run (near other selections W may approach W_a for a long time before "
             "leaving it)",
@@ -305,6 +305,7 @@ CLAIMS = (
         measures="largest cosine between the gradient and the max-margin solution over 600 random W",
         source=SOURCE,
         assumptions=(
+            "decreasing smooth loss (logistic)",
             "all tokens of each input but the optimal one have the same score",
             "the max-margin problem of the optimal tokens is feasible",
         ),
@@ -318,6 +319,7 @@ CLAIMS = (
         measures="norm of W after twice as many normalised steps, relative to that before",
         source=SOURCE,
         assumptions=(
+            "decreasing smooth loss (logistic); normalised steps",
             "all tokens of each input but the optimal one have the same score",
             "the max-margin problem of the optimal tokens is feasible",
         ),
@@ -332,8 +334,9 @@ CLAIMS = (
         measures="largest 1 - cosine to the solution of the selection at the end, over ten starts",
         source=SOURCE,
         assumptions=(
-            "general scores; a is feasible and not the best tokens",
-            r"at the start attention on the tokens after the neighbours is $e^{-20}$ of that on them, and $W$ is 0.1 off $W_a$ (relative)",
+            "general scores; a is feasible and not the best tokens; normalised steps",
+            r"the start is a multiple of $W_a$ at which attention on the tokens after the neighbours is at most about $e^{-20}$ of that on "
+            "them, plus a random matrix of 0.1 of its norm",
             "no neighbour's score is within 0.05 of that of its selected token: the closer they are, the longer W must be at the start",
             RADIUS,
         ),
@@ -347,7 +350,8 @@ CLAIMS = (
         measures="share of ten starts that keep the selection",
         source=SOURCE,
         assumptions=(
-            "general scores; a is feasible and some neighbour of a selected token scores higher than it",
+            "general scores; a is feasible and some neighbour of a selected token scores higher than it; normalised steps",
+            r"the start is a multiple of $W_a$ plus a random matrix of 0.1 of its norm",
             "no neighbour's score is within 0.05 of that of its selected token: the closer they are, the longer descent takes to leave",
             RADIUS,
         ),

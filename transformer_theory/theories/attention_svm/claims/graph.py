@@ -17,7 +17,7 @@ from ..next_token import LOG, finite_part, finite_span, next_token_instance, pro
 from ..solvers import frobenius_max_margin
 from .common import MAX_DRAWS, limit_evidence, no_instance
 
-SOURCE = Source("li2024mechanics", "Theorem 1", "second-hand")
+SOURCE = Source("li2024mechanics", "Theorem 1", "second-hand")  # the number comes from a machine-written summary: weak
 MIN_FINITE_NORM = 0.2
 UNSOLVED = 1e6  # distance reported without a prediction
 
@@ -51,8 +51,9 @@ class _Run:
         """Returns evidence about the distance of the part in S_fin from a share of W_fin, relative to the norm of W_fin."""
         if self.finite is None:
             return Evidence(UNSOLVED, 0.1, "<=", note="the minimiser of a strictly convex loss was not found")
-        size = float(self.finite.norm())
-        return Evidence(float((project(self.W, self.basis) - share * self.finite).norm()) / size, 0.1, "<=", detail={"norm": size})
+        size, target = float(self.finite.norm()), share * self.finite
+        before, after = (float((project(W, self.basis) - target).norm()) / size for W in (self.half, self.W))
+        return limit_evidence(before, after, 0.1, detail={"norm": size})
 
 
 def _descend(generator: torch.Generator) -> _Run:
@@ -69,8 +70,8 @@ def _descend(generator: torch.Generator) -> _Run:
     else:
         raise no_instance("whose finite part is not zero")
     instance = next_token_instance(embeddings, ids, labels)
-    half = normalised_descent(instance, start(instance), steps=400, loss=LOG)
-    end = normalised_descent(instance, half, steps=400, loss=LOG)
+    half = normalised_descent(instance, start(instance), steps=800, loss=LOG)
+    end = normalised_descent(instance, half, steps=800, loss=LOG)
     # The finite part stays half a step away from its limit, so the last steps are short.
     end = normalised_descent(instance, end, steps=100, rate=0.01, loss=LOG)
     label_position = (ids == labels[:, None]).int().argmax(1, keepdim=True)
@@ -102,10 +103,14 @@ def _shared_equally(generator: torch.Generator) -> Evidence:
     return _descend(generator).error(0.0)
 
 
+S_FIN = r"Here $S_{fin}$ is the span of the matrices $(e_i - e_j)e_k^\top$ with $i$ and $j$ in one component of the graph of $k$."
+
 ASSUMPTIONS = (
     "log loss of the attention to the label (the head separates the embeddings); each label is a token of its sequence",
     "the embeddings are linearly independent, so that (Graph-SVM) is feasible",
     "the graphs have a component of several tokens, and a strict priority",
+    r"normalised steps from $W = 0$, 1,600 of length 0.1 and 100 of length 0.01: with steps of length $\eta$ the part in $S_{fin}$ stays "
+    r"about $\eta/2$ away from its limit",
     r"$\|W_{fin}\|_F > 0.2$: labels within a component are not equally frequent",
 )
 
@@ -114,7 +119,7 @@ CLAIMS = (
         id="attention_svm/graph-direction",
         statement=r"In next-token prediction the part of $W$ outside $S_{fin}$ converges in direction to the smallest matrix with "
         r"$(e_i - e_j)^\top W e_k = 0$ within the strongly connected components of the token-priority graph of $k$ and "
-        r"$(e_i - e_j)^\top W e_k \ge 1$ along the edges between them.",
+        r"$(e_i - e_j)^\top W e_k \ge 1$ along the edges between them. " + S_FIN,
         measures="1 - cosine of the part outside S_fin to the Graph-SVM direction",
         source=SOURCE,
         assumptions=ASSUMPTIONS,
@@ -125,7 +130,7 @@ CLAIMS = (
     Claim(
         id="attention_svm/graph-finite-part",
         statement=r"In next-token prediction the part of $W$ in $S_{fin}$ converges to the minimiser $W_{fin}$ of the loss in which each "
-        r"sequence keeps only the tokens of its label's component.",
+        r"sequence keeps only the tokens of its label's component. " + S_FIN,
         measures="distance of the part in S_fin from W_fin, relative to its norm",
         source=SOURCE,
         assumptions=ASSUMPTIONS,

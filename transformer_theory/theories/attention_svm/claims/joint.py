@@ -12,7 +12,8 @@ Each input has two tokens. One is zero and has the key zero; the other is a rand
 such inputs a positive price implies the assumption for all attention weights, not only to first order: :math:`1 / (2\Gamma(s)^2)` is the
 minimum of :math:`\tfrac12\|v\|^2` subject to :math:`Y_i v^\top x_{i,a_i} \ge 1 / s_{i,a_i}`, and this minimum is convex and increasing in
 :math:`1 / s_{i,a_i}`. Draws are repeated until the head has the required support vectors and the compared directions differ enough. The
-third claim is about descent with steps of equal length for p and v.
+third claim is about descent with steps of equal length for p and v. Where attention goes to the other token of some input and stays there,
+the targets do not apply, and the claims say nothing.
 """
 
 from collections.abc import Callable
@@ -31,7 +32,7 @@ from ..dynamics import JointInstance, JointState, JointTargets, joint_descent, j
 from ..solvers import frobenius_max_margin, frobenius_max_margins
 from .common import MAX_DRAWS, limit_evidence, no_instance
 
-SETTING = Source("tarzanagh2023maxmargin")  # states the problem of the library's own claim
+SETTING = Source("tarzanagh2023maxmargin", status="own")  # states the problem of the library's own claim
 SOURCE = Source("tarzanagh2023maxmargin", status="not found")
 MAX_COSINE = 0.97  # largest cosine of the targets of a check and its control, so that 700 steps separate them
 THRESHOLD = 3e-3
@@ -120,7 +121,7 @@ def _distance(instance: JointInstance, targets: JointTargets, target: Tensor, ge
     before, after = (1 - float(cosine(s.p, target.squeeze(-1))) for s in (half, end))
     selected = bool((instance.attention(end.p).argmax(-1) == 1).all())
     cost = price(instance, targets, SELECT)
-    return limit_evidence(before, after, THRESHOLD, done=selected, covered=cost > MIN_PRICE, detail={"steps": end.step, "price": cost})
+    return limit_evidence(before, after, THRESHOLD, covered=selected and cost > MIN_PRICE, detail={"steps": end.step, "price": cost})
 
 
 def _tight(generator: torch.Generator) -> Evidence:
@@ -160,17 +161,19 @@ def _no_margin(generator: torch.Generator) -> Evidence:
 
 COMMON = (
     "each input has two tokens: the selected one, on the side of its label, and zero, with the key zero",
+    "descent selects the tokens $a_i$, which the other assumptions do not guarantee",
     "moving attention off the selected token of a support vector costs label margin (checked: at least 0.001 per unit of attention)",
     "the selected tokens are linearly separable by label, and their keys from the other tokens'",
     "the norms of $v_{mm}$ and $p_{mm}$ are below 2.5, so that 700 steps suffice",
-    "normalised steps for prompt and head alike; the theorem is about the regularisation path",
+    "logistic loss (the margins come from its exponential tail); normalised steps for prompt and head alike",
 )
 
 CLAIMS = (
     Claim(
         id="attention_svm/joint-tight",
         statement=r"If every input is a support vector of $v_{mm} = \arg\min \|v\|$ subject to $Y_i v^\top x_{i,a_i} \ge 1$, joint descent "
-        r"on $(v, p)$ sends the prompt in direction to $p_{mm} = \arg\min \|p\|$ subject to $(k_{i,a_i} - k_{i,t})^\top p \ge 1$.",
+        r"on $(v, p)$ sends the prompt in direction to $p_{mm} = \arg\min \|p\|$ subject to $(k_{i,a_i} - k_{i,t})^\top p \ge 1$. "
+        "The theorem is about the regularisation path; this is about descent.",
         measures="1 - cosine of the prompt to p_mm",
         source=SOURCE,
         assumptions=("every input is a support vector of the head, with a multiplier above 0.05", *COMMON),
@@ -181,11 +184,12 @@ CLAIMS = (
     Claim(
         id="attention_svm/joint-relaxed",
         statement=r"If some inputs are not support vectors of $v_{mm}$, joint descent on $(v, p)$ sends the prompt in direction to "
-        r"$p_{relax} = \arg\min \|p\|$ subject to $(k_{i,a_i} - k_{i,t})^\top p \ge 1$ for the support vectors and $\ge 0$ for the others.",
+        r"$p_{relax} = \arg\min \|p\|$ subject to $(k_{i,a_i} - k_{i,t})^\top p \ge 1$ for the support vectors and $\ge 0$ for the "
+        "others. The theorem is about the regularisation path; this is about descent.",
         measures="1 - cosine of the prompt to p_relax",
         source=SOURCE,
         assumptions=(
-            "the inputs that are no support vectors have a large enough label margin ($p_{eq}$ is $p_{relax}$)",
+            "the label margins of the other inputs are so large that `attention_svm/joint-equal-steps` predicts the same prompt",
             "the margins of $p_{relax}$ are above 0.1, and its cosine to $p_{mm}$ is below 0.97",
             *COMMON,
         ),
@@ -197,14 +201,13 @@ CLAIMS = (
         id="attention_svm/joint-equal-steps",
         statement=r"Joint descent with steps of equal length for $p$ and $v$ sends the prompt in direction to $p_{eq}$, which requires of "
         r"the inputs that are not support vectors the margin $\max(0, 1 - (Y_i v_{mm}^\top x_{i,a_i} - 1)\|p_{eq}\| / \|v_{mm}\|)$: less "
-        r"than one, but not zero. This library derives the prediction from the balance of the inputs' gradients.",
+        r"than one, and zero only if their label margin is large. The theorem on regularisation paths has zero ($p_{relax}$). The "
+        "prediction follows from the balance of the inputs' gradients.",
         measures="1 - cosine of the prompt to p_eq",
         source=SETTING,
         assumptions=("the margins of $p_{eq}$ are above 0.1, and its cosine to $p_{relax}$ is below 0.97", *COMMON),
         check=_between,
         control=_no_margin,
         control_description="The target requires no margin of those inputs: $p_{relax}$.",
-        corrects="For inputs that are not support vectors of the head, the theorem, which is on regularisation paths, gives $p_{relax}$ "
-        "with no margin required of them; descent with equal steps requires one between zero and one, unless their label margin is large.",
     ),
 )

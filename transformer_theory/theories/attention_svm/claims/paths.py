@@ -119,7 +119,8 @@ def _factors_frobenius(generator: torch.Generator) -> Evidence:
 
 
 PATH_ASSUMPTIONS = (
-    "the optimal tokens are unique and can be selected",
+    "decreasing smooth loss (logistic)",
+    "the optimal tokens are unique and feasible",
     "the best score of each input is 0.1 above the second",
     "the solutions of both norms have norm below 2.5, so that a radius of 100 is close to the limit, and a cosine below 0.95",
     "the best of 32 descents, 16 of them followed from smaller radii, stands for the minimum if its loss is below that of the target",
@@ -143,7 +144,11 @@ CLAIMS = (
         r"of the optimal tokens in the nuclear norm, $K_R Q_R^\top / R \to W_\star / \|W_\star\|_\star$.",
         measures="half the squared distance at radius 100, relative to the squared Frobenius norm of the limit",
         source=SOURCE,
-        assumptions=(*PATH_ASSUMPTIONS, "the solution in the nuclear norm is unique, as it is for almost all data"),
+        assumptions=(
+            *PATH_ASSUMPTIONS,
+            "the solution in the nuclear norm is unique, as it is for almost all data",
+            "K and Q have at least as many columns as the solution's rank",
+        ),
         check=_factors,
         control=_factors_frobenius,
         control_description="The target is the max-margin solution in the Frobenius norm.",

@@ -91,7 +91,7 @@ CLAIMS = (
     Claim(
         id="attention_svm/causal-direction",
         statement=r"With causal attention, descent on $W$ converges in direction to the max-margin solution of the constraints "
-        r"$(x_{i,a_{ik}} - x_{i,t})^\top W x_{i,k} \ge 1$ of all positions $k$ and all $t \le k$.",
+        r"$(x_{i,a_{ik}} - x_{i,t})^\top W x_{i,k} \ge 1$ of all positions $k$ and all $t \le k$, $t \ne a_{ik}$.",
         measures="1 - cosine to the max-margin direction",
         source=SOURCE,
         assumptions=ASSUMPTIONS,

@@ -179,7 +179,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     subparser = command("run", commands.run_experiment, "run one experiment and plot its figure")
     subparser.add_argument("experiment", metavar="EXPERIMENT", help="name of the experiment (see list); its settings become options")
     add_out(subparser)
-    subparser.add_argument("--quick", action="store_true", help="use settings that take seconds; other options take precedence")
+    subparser.add_argument("--quick", action="store_true", help="use settings that take at most a minute; other options take precedence")
     add_workers(subparser, "number of processes for a sweep over settings")
     if argv[:1] == ["run"]:
         _experiment_options(subparser, argv[1:])

@@ -135,7 +135,7 @@ class Experiment:
 
     @classmethod
     def quick(cls) -> "Experiment":
-        """Returns the experiment with settings that take seconds, for tests and docs."""
+        """Returns the experiment with settings that take at most a minute, for a first look."""
         return cls()
 
     @classmethod

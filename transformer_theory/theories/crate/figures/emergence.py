@@ -150,7 +150,7 @@ class Emergence(RandomExperiment):
 
     @classmethod
     def quick(cls) -> "Emergence":
-        return cls(seeds=1, images=100, steps=10, dim=32, depth=1)
+        return cls(seeds=1)
 
 
 def _selections(model: nn.Module, data: TwoObjects) -> dict[str, dict[str, Selection]]:

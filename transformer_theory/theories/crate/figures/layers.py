@@ -208,4 +208,4 @@ class Layers(RandomExperiment):
 
     @classmethod
     def quick(cls) -> "Layers":
-        return cls(seeds=1, steps=30, dim=32, depth=2, learning_rates=(8e-3,))
+        return cls(seeds=1, learning_rates=(8e-3,))

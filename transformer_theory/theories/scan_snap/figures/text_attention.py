@@ -47,7 +47,7 @@ class TextAttention(RandomExperiment):
 
     @classmethod
     def quick(cls) -> "TextAttention":
-        return cls(layers=(1, 2), steps=20, rate=5.0, dim=16, words=50, measurements=3, windows=3)
+        return cls(layers=(1, 2), steps=60, rate=5.0, dim=16, words=50, measurements=3, windows=3)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
         """Yields all quantities at four steps, the phases of every layer, and the change of its entropy."""

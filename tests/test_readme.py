@@ -121,7 +121,7 @@ def counts() -> str:
     undecided = sum(len(claim.seeds) - claim.decided for claim in claims)
     fail, corrected = sum(claim.control == "fails" for claim in claims), sum(bool(claim.corrects) for claim in claims)
     status = Counter(claim.source.status for claim in claims)
-    outcome = f"{consistent} consistent on every decided seed ({undecided} seeds undecided), {fail} controls fail on every seed"
+    outcome = f"{consistent} consistent on every decided seed ({undecided} undecided in all), {fail} controls fail on every seed"
     searched = f"{status['confirmed']} read in the full text, {status['second-hand']} found at second hand, {status['not found']} not found"
     span = f"{seeds[0]} to {seeds[-1]}" if seeds[1:] else str(seeds[0])
     return (

@@ -37,12 +37,11 @@ from torch import Tensor
 from ...core.parallel import single_threaded
 from ...core.validation import integers, positive
 from .dynamics import LOGISTIC, Factors, HeadInstance, Loss, descent_direction
+from .dynamics.descent import NORM_FLOOR
 from .dynamics.gradient import Gradient
 from .dynamics.states import check_state
 from .problem import Instance
 from .validation import check_finite_weights
-
-NORM_FLOOR = 1e-150  # smallest norm of a direction; its square does not underflow
 
 
 def common_norm_descent(

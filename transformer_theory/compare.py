@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from . import data as data_module
 from .core import parallel
 from .core.claims import Verification
+from .core.display import several
 from .core.errors import nearest
 from .core.measurement import Arrays, Measurement, Table, collect
 from .core.metric import Metric
@@ -355,7 +356,7 @@ def _by_layer(theories: Iterable[Theory], rows: Sequence[Measurement]) -> Iterat
 
 def _verifications(theories: Iterable[Theory], seeds: Sequence[int], results: Iterator[Any]) -> Iterator[Verification]:
     for theory in theories:
-        parallel.progress(f"{theory.title}: {len(theory.claims)} claim{'s' if len(theory.claims) != 1 else ''} with controls")
+        parallel.progress(f"{theory.title}: {several(len(theory.claims), 'claim')} with controls")
         for claim in theory.claims:
             yield Verification.of(claim, seeds, islice(results, len(seeds)))
 

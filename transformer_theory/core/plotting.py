@@ -17,7 +17,7 @@ import hashlib
 import io
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
@@ -27,7 +27,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
     from matplotlib.lines import Line2D
 
 COLOURS = {
@@ -155,6 +155,20 @@ def axes(rows: int = 1, cols: int = 1, width: float | int = 7.0, height: float |
     with style():
         figure = _figure_class()(figsize=(width, height), layout="constrained")
         return figure, np.asarray(figure.subplots(rows, cols, squeeze=False)).ravel()
+
+
+def stacked(ratios: Sequence[float | int], *, height: float | int, width: float | int = 7.0) -> "tuple[Figure, list[SubFigure]]":
+    """Creates a figure of parts one below the other, each of which has its own grid of panels.
+
+    Args:
+        ratios: heights of the parts in relation to one another.
+        height, width: size of the whole figure, inches.
+    Returns:
+        The figure and its parts, from the top; ``part.subplots(rows, cols)`` creates panels.
+    """
+    with style():
+        figure = _figure_class()(figsize=(width, height), layout="constrained")
+        return figure, list(np.ravel(figure.subfigures(len(ratios), 1, height_ratios=list(ratios), squeeze=False)))
 
 
 def line(ax: "Axes", x, y, *, name: str = "network", label: str = "", null: float | int | None = None, **options) -> "Line2D":

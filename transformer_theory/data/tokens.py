@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..core.display import several
 from ..core.errors import nearest
 from ..core.sources import Source
 from ..core.validation import as_float64, as_int64
@@ -222,7 +223,7 @@ class TokenData:
         assert data.query is not None
         _check_magnitude(data.query, "query")
         if data.labels is not None and data.classes > max(len(data), 2):
-            label = f"label {data.classes - 1} with only {len(data)} sequence{'s'[: len(data) > 1]}"
+            label = f"label {data.classes - 1} with only {several(len(data), 'sequence')}"
             raise ValueError(f"labels must be 0..k-1 for k classes, got {label}; relabel with numpy.unique(labels, return_inverse=True)[1]")
         return data
 

@@ -30,6 +30,7 @@ Each class has four methods:
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import no_type_check
 
@@ -77,7 +78,7 @@ class Weights:
         return State(self.W.reshape(self.shape).clone(), step)
 
 
-class _Span:
+class _Span(ABC):
     """Steps in the span of the data: W is the start minus the sum of the steps.
 
     A run continues from its stored logits or images: recomputed from W, they would differ by rounding.
@@ -92,13 +93,13 @@ class _Span:
             self.values = self.first(torch.bmm(data.query, self.origin.mT))
         self.c, self.direction = self.taken, self.values
 
+    @abstractmethod
     def first(self, images: Tensor) -> Tensor:
         """Returns the logits or images at the start, computed from the images ``[trials, n, d]``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def turned(self, c: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the change of logits or images for coefficients c, and the squared norm of the change of W, ``[trials, 1, 1]``."""
-        raise NotImplementedError
 
     @no_type_check
     def aim(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,14 +12,15 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
+from ....core.display import several
 from ....core.experiment import RandomExperiment, setting, sweep
 from ....core.measurement import Arrays, Measurement, Null, judge
-from ....core.plotting import COLOURS, axes, caption, style
+from ....core.plotting import COLOURS, caption, stacked, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....core.statistics import student_interval
 from ....models import CRATEMAE, build, random_mask
-from ....training.fitting import fit, permuted
+from ....training.fitting import State, fit, permuted
 from ....training.optimisers import warm_up_cosine
 from ....training.tasks import StreamTask
 from .. import networks
@@ -49,7 +50,8 @@ def train_network(experiment: "Completion", seed: int) -> dict[str, Any]:
         ValueError: the sizes do not fit, or no patch would remain visible.
     """
     pixels, test_pixels = experiment.images(seed)
-    train, test = ((part.float() - pixels.float().mean()) / pixels.float().std() for part in (pixels, test_pixels))
+    mean, std = pixels.float().mean(), pixels.float().std()
+    train, test = ((part.float() - mean) / std for part in (pixels, test_pixels))
     sizes = {"image_size": train.shape[-1], "channels": train.shape[1], "patch_size": experiment.patch_size, "heads": HEADS}
     sizes |= {"dim": experiment.dim, "depth": experiment.depth}
     model, untrained = (_autoencoder(seed=s, **sizes) for s in (seed, seed + 1))
@@ -65,8 +67,11 @@ def train_network(experiment: "Completion", seed: int) -> dict[str, Any]:
 
     optimiser = torch.optim.AdamW(model.parameters(), lr=experiment.learning_rate, betas=(0.9, 0.99), weight_decay=0.05)
     task = StreamTask(_loss, batches)
-    schedule = {"schedule": lambda state: warm_up_cosine((state.step + 1) / (experiment.steps + 1), warm_up=0.1), "clip": 1.0}
-    fit(model, task, optimiser=optimiser, steps=experiment.steps, generator=generator, **schedule)
+
+    def schedule(state: State) -> float:
+        return warm_up_cosine((state.step + 1) / (experiment.steps + 1), warm_up=0.1)
+
+    fit(model, task, optimiser=optimiser, steps=experiment.steps, generator=generator, schedule=schedule, clip=1.0)
 
     truth, train_truth = model.patches(test), model.patches(train)
     with torch.no_grad():
@@ -81,7 +86,7 @@ def train_network(experiment: "Completion", seed: int) -> dict[str, Any]:
         readouts.append([readout_error(seen, train_truth[train_masked], new, truth[masked]) for seen, new in fitted])
         ratios.append([rate_ratio(stream) for stream in streams])
     shown = [torch.where(masked[..., None], completed[name], truth)[:MAX_PLOTTED] for name in (MODEL, LINEAR)]
-    mean, std, size = pixels.float().mean(), pixels.float().std(), experiment.patch_size
+    size = experiment.patch_size
     pictures = [rearrange(p * std + mean, "n (h w) (p q c) -> n h p w q c", h=train.shape[-1] // size, p=size, q=size) for p in shown]
     hidden = rearrange(masked[:MAX_PLOTTED], "n (h w) -> n h w", h=train.shape[-1] // size).repeat_interleave(size, 1)
     return {
@@ -171,10 +176,7 @@ class Completion(RandomExperiment):
         images, hidden = result.arrays["crate/completion/images"], result.arrays["crate/completion/hidden"][..., None]
         rows = {"image": images, "masked": np.where(hidden, np.array(HIDDEN), images)}
         rows |= dict(zip((MODEL, "linear"), result.arrays["crate/completion/completed"]))
-        figure, (empty,) = axes(width=7.0, height=5.6)
-        empty.remove()
-        parts: Any = figure.subfigures(2, 1, height_ratios=[2.9, 2.0])
-        above, below = parts
+        figure, (above, below) = stacked([2.9, 2.0], height=5.6)
         grid = above.subplots(len(rows), len(images), squeeze=False)
         for line, (name, pictures) in zip(grid, rows.items()):
             for ax, picture in zip(line, pictures):
@@ -190,12 +192,11 @@ class Completion(RandomExperiment):
             _layer_panel(ax, values, title)
         right.axhline(1, color=COLOURS["null"], linewidth=0.9)
         right.legend(fontsize=7)
-        seeds = layers.shape[0]
         caption(
             figure,
             "Above: held-out images of the first split; hidden patches are blue, and visible patches are copied into both completions. "
             "Linear: a linear prediction from the visible patches, fitted to training images. Errors: mean square over masked patches, in "
-            f"units of the variance of the pixels; bars and lines: mean of {seeds} seed{'s'[: seeds > 1]}, dots: each seed. Readout: a "
+            f"units of the variance of the pixels; bars and lines: mean of {several(layers.shape[0], 'seed')}, dots: each seed. Readout: a "
             "linear map from the tokens of masked patches, fitted to training images; 0: the embedding. $R^c$ around attention, tokens of "
             "norm one: the theory has encoder layers (e) below 1 and decoder layers (d) above 1." + _note(result),
         )

@@ -12,7 +12,7 @@ import torch
 
 from ....core.experiment import RandomExperiment, setting, sweep
 from ....core.measurement import Arrays, Measurement, Null
-from ....core.plotting import COLOURS, axes, caption, style
+from ....core.plotting import COLOURS, caption, stacked, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....data.two_objects import two_objects
@@ -157,10 +157,7 @@ class MembershipMaps(RandomExperiment):
         from matplotlib.patches import Rectangle
 
         shown = [(data, row) for data in DATA for row in range(len(result.arrays[f"crate/memberships/{data}/images"]))]
-        figure, (empty,) = axes(width=7.0, height=0.66 * len(shown) + 2.5)
-        empty.remove()
-        parts: Any = figure.subfigures(2, 1, height_ratios=[0.66 * len(shown) + 0.3, 1.6])
-        above, below = parts
+        figure, (above, below) = stacked([0.66 * len(shown) + 0.3, 1.6], height=0.66 * len(shown) + 2.5)
         grid = above.subplots(len(shown), 2 + 2 * HEADS, squeeze=False)
         titles = ["image", "foreground", *(f"{state}\nhead {k + 1}" for state in ("trained", "untrained") for k in range(HEADS))]
         for line, (data, row) in zip(grid, shown):

@@ -14,8 +14,8 @@ from ....core.sources import Source
 from ..block import AttentionForm, Contexts, Exponential, Linear, Softmax, gaussian_block, gaussian_contexts, sampled_contexts
 from ..dynamics import Model, cross_entropy, gradient_descent, gradient_flow, linear, squared, tanh
 from ..invariants import drift, factorisation_error, first_term, fixed_mean, goodness_of_fit, mean_attention, moving_mean
+from .sources import NOT_FOUND, OWN
 
-OWN = Source("tian2024joma", status="own")  # the paper for the setting
 THEOREM = Source("tian2024joma", "Theorem 1", "second-hand")
 UNITS, SCALE = 5, 0.3
 DIM, LENGTH = 17, 16  # embedding dimension and number of contextual tokens of the explicit network
@@ -187,7 +187,7 @@ CLAIMS = (
         statement=r"Softmax attention moves by $\dot z = \frac{\eta_z}{T \eta_v} \big(\sum_k v_k \circ \dot v_k - \bar b "
         r"\sum_k v_k^\top \dot v_k \big)$, $\bar b = E[b]$, where $E[g_k b b^\top] = \bar b\, E[g_k b]^\top$.",
         measures=r"relative error of the predicted $\dot z$, in a random state and one step of descent later",
-        source=Source("tian2024joma", status="not found"),
+        source=NOT_FOUND,
         assumptions=(ONE_QUERY, "all contexts are equal, so that the expectation factorises"),
         check=lambda generator: _rate(generator, equal=True),
         control=lambda generator: _rate(generator, equal=False),

@@ -11,8 +11,8 @@ from ..dynamics import Model, gradient_descent
 from ..hierarchy import random_hierarchy, recovery
 from ..joint import Stack
 from ..tree import Tree, masked_leaf, pair_table, sample_leaves, uniform_tree
+from .sources import OWN
 
-OWN = Source("tian2024joma", status="own")  # the paper for the setting
 EQUAL_EDGES = "edges below the root's children keep a value with the same probability, nodes have two children"
 
 

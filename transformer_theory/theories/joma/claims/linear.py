@@ -10,9 +10,8 @@ from ....core.sources import Source
 from ..block import AttentionForm, Block, Contexts, Exponential, Softmax, zero_block
 from ..dynamics import Model, gradient_flow, runge_kutta, signed
 from ..orbit import blow_up_time, limits, normalised_clock, orbit, progress
+from .sources import NOT_FOUND, OWN
 
-OWN = Source("tian2024joma", status="own")  # the paper for the setting
-NOT_FOUND = Source("tian2024joma", status="not found")
 CONSTANT_GRADIENT = "one linear unit whose backpropagated gradient is constant"
 FROM_ZERO = "v and z start at zero"
 PLAIN = "equal learning rates, T = 1, samples of one query"

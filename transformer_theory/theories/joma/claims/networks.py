@@ -13,8 +13,8 @@ from ....models.embedding import build
 from ..hierarchy import chance_recovery, random_hierarchy, recovery
 from ..in_networks import gaussian_rank
 from ..joint import Layer, Stack
+from .sources import OWN
 
-OWN = Source("tian2024joma", status="own")  # the paper for the setting
 UNITS, CLASSES, HIERARCHIES = 400, 20, 100
 
 

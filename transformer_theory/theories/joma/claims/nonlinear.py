@@ -26,8 +26,8 @@ from ..nonlinear import (
     undecided,
 )
 from ..orbit import blow_up_time, progress
+from .sources import OWN
 
-OWN = Source("tian2024joma", status="own")  # the paper for the setting
 FIGURE = Source("tian2024joma", "Fig. 3 or 4", "second-hand")
 TEMPERATURE = 3.0  # temperature of the paper's figure
 DIM, COMPONENTS, DRAWS, SPREAD = 6, 3, 40_000, 0.8  # settings of the mixture

@@ -185,22 +185,25 @@ def _law_error(generator: Generator, law: Callable[..., Tensor]) -> Evidence:
     """Measures the largest relative distance of the law to the exact flow's common logit, M = K, up to 1e30 steps per class."""
     K = int(torch.randint(8, 200, (), generator=generator))
     overlap, eta_z = 10 ** uniform(-3, -1, generator), 10 ** uniform(-2, 0, generator)
-    classes = with_overlap(K, vocab_size=K, weights=_weights(generator), overlap=overlap)
-    t = K * torch.logspace(0, 30, 16, dtype=torch.float64)
-    z = symmetric_exact_flow(classes, t, eta_y=1.0, eta_z=eta_z).common[:, 0]
-    predicted = law(t, classes=K, eta_y=1.0, eta_z=eta_z, overlap=overlap)
     # The largest error of any instance that can be drawn is 0.085: eight classes, overlap 0.1, weights 1.1, 0.1 and 0.1.
-    return Evidence(float((predicted / z - 1).abs().max()), 0.1, "<=", detail={"K": K, "overlap": overlap, "z": float(z[-1])})
+    return _distance(law, generator, K=K, overlap=overlap, eta_z=eta_z, threshold=0.1)
 
 
 def _slow_law_error(generator: Generator, law: Callable[..., Tensor]) -> Evidence:
     """Measures the same as :func:`_law_error` for attention that is a million times slower than the decoder."""
     K, overlap = int(torch.randint(8, 51, (), generator=generator)), uniform(0.05, 0.1, generator)
+    return _distance(law, generator, K=K, overlap=overlap, eta_z=1e-6, threshold=0.01, tolerance=1e-9)
+
+
+def _distance(
+    law: Callable[..., Tensor], generator: Generator, *, K: int, overlap: float, eta_z: float, threshold: float, **options: float
+) -> Evidence:
+    """Returns the largest relative distance of the law to the exact flow's common logit; the options are those of the flow."""
     classes = with_overlap(K, vocab_size=K, weights=_weights(generator), overlap=overlap)
     t = K * torch.logspace(0, 30, 16, dtype=torch.float64)
-    z = symmetric_exact_flow(classes, t, eta_y=1.0, eta_z=1e-6, tolerance=1e-9).common[:, 0]
-    predicted = law(t, classes=K, eta_y=1.0, eta_z=1e-6, overlap=overlap)
-    return Evidence(float((predicted / z - 1).abs().max()), 0.01, "<=", detail={"K": K, "overlap": overlap, "z": float(z[-1])})
+    z = symmetric_exact_flow(classes, t, eta_y=1.0, eta_z=eta_z, **options).common[:, 0]
+    predicted = law(t, classes=K, eta_y=1.0, eta_z=eta_z, overlap=overlap)
+    return Evidence(float((predicted / z - 1).abs().max()), threshold, "<=", detail={"K": K, "overlap": overlap, "z": float(z[-1])})
 
 
 def _without_slowing(t: Tensor, *, classes: int, eta_y: float, eta_z: float, overlap: float) -> Tensor:

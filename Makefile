@@ -15,7 +15,7 @@ help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-7s %s\n", $$1, $$2}'
 
 demo: .venv/.installed  ## all theories on the same real data; the page is runs/digits/report.html
-	@$(BIN)/transformer-theory compare --data digits --workers $(WORKERS) --out runs/digits --overwrite
+	@$(BIN)/transformer-theory compare --data digits --claim-seeds 1 --workers $(WORKERS) --out runs/digits --overwrite
 
 # Three processes on two cores: some tests wait for processes that they start.
 test: .venv/.installed  ## all tests
@@ -42,12 +42,14 @@ ledger: .venv/.installed  ## every claim, quick ones on 100 seeds and trainings 
 mutants: .venv/.installed  ## perturbations of the mathematics that the claims must detect; the score is docs/mutants.json
 	@$(BIN)/python -m benchmarks.mutants --workers $(WORKERS)
 
-docs: .venv/.docs  ## the documentation, as docs/_build/html/index.html
+docs: .venv/.docs  ## the documentation with the page of the demo, as docs/_build/html/index.html
+	@test -f runs/digits/report.html || $(MAKE) --no-print-directory demo
+	@mkdir -p docs/_demo && cp runs/digits/report.html docs/_demo/demo.html
 	@OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
 clean:  ## remove .venv, runs and all other generated files
-	rm -rf .venv runs build docs/_build docs/auto_examples docs/api/generated .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf .venv runs build docs/_build docs/_demo docs/auto_examples docs/api/generated .pytest_cache .ruff_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.installed: pyproject.toml constraints.txt

@@ -63,4 +63,5 @@ html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = "Theories of transformers"
 html_static_path = ["_static"]
+html_extra_path = ["_demo"] if Path(__file__).with_name("_demo").is_dir() else []  # the page of the demo; `make docs` copies it
 html_css_files = ["wide.css"]

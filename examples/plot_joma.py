@@ -61,7 +61,7 @@ label_ends(right)
 # %%
 # Handwritten digits: 16 visual words per image, the label is the next token. The assumptions are measured; the prediction meets its null.
 digits, theory = tt.data.load("digits"), joma.THEORY.on_data
-table, arrays = collect(theory.measure(theory.read(digits), torch.Generator().manual_seed(0)))
+table, arrays = collect(theory.measure(theory.read(digits), torch.Generator().manual_seed(0), draws=19))
 for row in table:
     if row.value is not None:
         null = f" (null {row.null.mean:.3g})" if row.null else ""

@@ -72,7 +72,7 @@ def _claim(name: str, value: float, control: float) -> Claim:
     )
 
 
-def _measure(data: TokenData, generator: torch.Generator) -> Iterator[Measurement | Arrays]:
+def _measure(data: TokenData, generator: torch.Generator, *, draws: int) -> Iterator[Measurement | Arrays]:
     value = float(data.tokens.abs().max())
     verdict = judge(value, "<=", 1.0)
     yield Measurement("stand_in", "on data", "largest token", value, op="<=", threshold=1.0, verdict=verdict, source=SOURCE)

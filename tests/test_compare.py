@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import transformer_theory as tt
+from transformer_theory.compare import small_networks
+from transformer_theory.core.statistics import BAND_DRAWS, HEADLINE_DRAWS, UNTRAINED
 from transformer_theory.core.theory import InNetworks, Response
 from transformer_theory.data import TokenData
 from transformer_theory.metrics.responses import CHANGE, OutputChange
@@ -28,7 +30,13 @@ def digits() -> TokenData:
 def result(digits):
     with pytest.MonkeyPatch.context() as patch:  # the contract checks shapes
         patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-        return tt.compare(digits, THEORIES, steps=STEPS, networks=("ViT",), claim_seeds=1)
+        patch.setattr(small_networks, "RANGE_DRAWS", 5)
+        return tt.compare(digits, THEORIES, seeds=1, steps=STEPS, networks=("ViT",), claim_seeds=1)
+
+
+@pytest.fixture
+def few_untrained(monkeypatch):
+    monkeypatch.setattr(small_networks, "RANGE_DRAWS", 2)
 
 
 def test_every_theory_has_one_headline_on_every_view(result):
@@ -53,12 +61,46 @@ def test_headlines_are_measured_at_every_checkpoint_beside_a_null(result):
         timeline = [row for row in rows if row.step is not None and row.value is not None]
         assert {row.step for row in timeline} == set(checkpoints(STEPS))
         assert all(row.null is not None and row.null.draws for row in timeline)
-        (last,) = [row for row in rows if row.step is None]
-        assert (last.side, last.scope, last.layer, last.head) == (theory.in_networks.side, "training", None, None)
+        (last,) = [row for row in rows if row.step is None and not row.setting]
+        assert last.scope == "training"
+        assert (last.side, last.layer, last.head) == (theory.in_networks.side, None, None)
+        assert (last.null.kind, len(last.null.draws)) == (UNTRAINED, 5)
         ends = [row.value for row in timeline if row.step == STEPS]
         assert last.value == pytest.approx(sum(ends) / len(ends))
     assert tt.joma.THEORY.in_networks.side == "<="  # the one that expects less than chance
     assert len(result.select(quantity=ACCURACY, model="ViT", split="validation")) == len(checkpoints(STEPS))
+
+
+def test_a_headline_with_permuted_labels_has_both_nulls(result):
+    rate = tt.rate_reduction.THEORY
+    rows = result.select(theory=rate.name, kind="in network", quantity=rate.in_networks.headline, model="ViT", step=None)
+    own = rows.select(setting="null: permuted labels").one()
+    assert (own.null.kind, len(own.null.draws), own.scope) == ("permuted labels", HEADLINE_DRAWS, "these data")
+    assert own.value == rows.select(setting="").one().value
+    ends = result.select(theory=rate.name, kind="in network", quantity=rate.in_networks.headline, step=0)
+    assert {len(row.null.draws) for row in ends} == {BAND_DRAWS}
+
+
+def test_every_view_is_measured_on_noise_of_its_shape_too(result):
+    for model in ("", "ViT"):
+        rows = result.select(kind="on data", model=model)
+        assert len([row for row in rows if row.on_noise is not None]) > 0.8 * len([row for row in rows if row.value is not None])
+    svm = tt.attention_svm.THEORY.on_data.headline
+    row = result.select(theory="attention_svm", kind="on data", quantity=svm, model="").one()
+    assert row.scope == "any data"
+    assert row.on_noise > 0.9  # a theorem about descent holds on noise as well
+
+
+def test_all_seeds_share_the_split_and_the_permutations(digits, unchecked, few_untrained):
+    result = tt.compare(digits, ["rate_reduction"], seeds=2, networks=("ViT",), steps=1, claim_seeds=0)
+    raw = result.select(kind="on data", quantity=tt.rate_reduction.THEORY.on_data.headline, model="")
+    assert raw[0].null == raw[1].null
+    assert raw[0].value == raw[1].value
+    summary = raw.summary().one()
+    assert (summary.interval_kind, summary.p) == ("over samples", 1 / (1 + HEADLINE_DRAWS))
+    inside = result.select(kind="in network", model="ViT", step=None, setting="")
+    assert inside[0].value != inside[1].value
+    assert inside[0].null == inside[1].null  # the same untrained networks
 
 
 def test_arrays_hold_what_the_pictures_show(result, digits):
@@ -75,26 +117,26 @@ def test_arrays_hold_what_the_pictures_show(result, digits):
     assert result.arrays["network/images"].shape[1:] == digits.images.shape[1:]
 
 
-def test_the_seeds_decide(digits, unchecked):
+def test_the_seeds_decide(digits, unchecked, few_untrained):
     few = {"theories": ["crate"], "networks": ("CRATE (released form)",), "steps": 1, "claim_seeds": 0}
     before = torch.random.get_rng_state()
     both = tt.compare(digits[:30], seeds=2, **few)
     again = tt.compare(digits[:30], seeds=[1], **few)
     assert both.settings["seeds"] == [0, 1]
-    assert both.select(seed=1) == again.table
-    assert both.select(seed=0).replace(seed=1) != again.table
+    assert both.select(seed=1) == again.table.replace(on_noise=None)  # the first seed has the control on noise
+    assert both.select(seed=0).replace(seed=1, on_noise=None) != again.table.replace(on_noise=None)
     headline = tt.crate.THEORY.on_data.headline
     assert set(again.select(quantity=headline, kind="on data").column("model")) == {"", "CRATE (released form)"}
     assert not both.verifications
     assert len(both.select(kind="claim")) == 0
     summary = both.table.summary().select(quantity=headline, kind="on data", model="").one()
-    assert (summary.n, summary.interval_kind) == (2, "over seeds")
+    assert summary.n == 2
     assert torch.equal(before, torch.random.get_rng_state())
 
 
 def test_other_processes_measure_the_same(digits, unchecked):
     theory = replace(tt.crate.THEORY, claims=tt.crate.THEORY.claims[:2])
-    few = {"theories": [theory], "networks": ("ViT",), "steps": 1, "claim_seeds": 2}
+    few = {"theories": [theory], "seeds": 1, "networks": ("ViT",), "steps": 1, "claim_seeds": 2}
     distributed, local = (tt.compare(digits[:30], workers=workers, **few) for workers in (2, None))
     assert distributed.table == local.table
     assert distributed.arrays.keys() == local.arrays.keys()
@@ -104,7 +146,7 @@ def test_other_processes_measure_the_same(digits, unchecked):
 
 def test_missing_inputs_are_reported(generator):
     data = TokenData(torch.randn(30, 5, 6, generator=generator, dtype=torch.float64))
-    result = tt.compare(data, claim_seeds=0)
+    result = tt.compare(data, seeds=1, claim_seeds=0)
     networks = result.select(theory="network").one()
     assert networks.value is None
     assert "labels" in networks.reason
@@ -113,13 +155,13 @@ def test_missing_inputs_are_reported(generator):
     assert result.select(theory="crate", kind="on data")[0].value is not None
 
 
-def test_a_theory_without_data_or_networks_is_absent(digits, unchecked):
+def test_a_theory_without_data_or_networks_is_absent(digits, unchecked, few_untrained):
     theory = replace(tt.crate.THEORY, on_data=None, in_networks=None, claims=())
-    result = tt.compare(digits[:30], [theory], networks=("ViT",), steps=1, claim_seeds=1)
+    result = tt.compare(digits[:30], [theory], seeds=1, networks=("ViT",), steps=1, claim_seeds=1)
     assert set(result.table.column("theory")) == {"network"}
 
 
-def test_a_network_is_tested_on_the_inputs_of_a_theory(digits, unchecked):
+def test_a_network_is_tested_on_the_inputs_of_a_theory(digits, unchecked, few_untrained):
     """Other patches change the logits; the same patches do not, and the targets are the outputs for the reference."""
 
     def inputs(tokens, limits, generator):
@@ -129,7 +171,7 @@ def test_a_network_is_tested_on_the_inputs_of_a_theory(digits, unchecked):
     test = Response("the same patches", inputs, lambda: (OutputChange(),), null_kind="other patches")
     in_networks = InNetworks(metrics=lambda: (), headline="", responses=(test,))
     theory = replace(tt.joma.THEORY, on_data=None, in_networks=in_networks, claims=())
-    row = tt.compare(digits[:80], [theory], networks=("ViT",), steps=1, claim_seeds=0).select(quantity=CHANGE).one()
+    row = tt.compare(digits[:80], [theory], seeds=1, networks=("ViT",), steps=1, claim_seeds=0).select(quantity=CHANGE).one()
     assert (row.theory, row.model, row.kind, row.setting) == ("joma", "ViT", "in network", "the same patches")
     assert row.value < 1e-6 < min(row.null.draws)
     assert (row.null.kind, len(row.null.draws)) == ("other patches", 2)

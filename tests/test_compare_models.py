@@ -13,6 +13,7 @@ import transformer_theory as tt
 from tests.problems.networks import theory_metrics
 from transformer_theory.cli import main
 from transformer_theory.core.result import Result
+from transformer_theory.core.statistics import RANGE_DRAWS, UNTRAINED, place_of
 from transformer_theory.data import Images, TokenData, image_sets
 from transformer_theory.metrics import AttentionMaps
 from transformer_theory.probes.features import features
@@ -25,7 +26,7 @@ from transformer_theory.training.processes import Hardware
 from transformer_theory.training.settings import Settings
 from transformer_theory.training.side_by_side import EQUAL_PARAMETERS, EQUAL_STEPS, EQUAL_TIME
 
-COMPARE = importlib.import_module("transformer_theory.compare")
+STORED = importlib.import_module("transformer_theory.compare.stored")
 THEORY = tt.rate_reduction.THEORY
 CPU = Hardware("cpu", "float32")
 SETTINGS = Settings(patch_size=4, dim=8, depth=2, heads=2, epochs=2, batch_size=16, augmentation=Augmentation(), validation_share=0.2)
@@ -59,7 +60,7 @@ def result(runs):
         patch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # other tests check shapes
         patch.setattr(image_sets, "MAX_SAMPLES", 200)  # theories get some of the test images only, as of large sets
         models = [runs / "crate", runs / "vit" / "best.safetensors", runs / "crate" / "early.safetensors", runs / "crate"]
-        return tt.compare((TRAIN, TEST), [THEORY], models=models, claim_seeds=0)
+        return tt.compare((TRAIN, TEST), [THEORY], models=models, seeds=1, claim_seeds=0)
 
 
 NAMES = ["crate", "vit", "crate (crate/early)"]
@@ -100,8 +101,8 @@ def test_theories_that_a_run_did_not_measure_have_one_step(result, runs):
     assert set(lone.column("step")) == {step}
     assert set(lone.column("theory")) == {"network", THEORY.name}
     (network,) = stored_networks([runs / "second"], TEST)
-    measured = measure_metrics(network, TEST, metrics=lambda: theory_metrics("rate_reduction"), seed=0)
-    rows = list(COMPARE._timeline(network, [THEORY], measured))
+    measured, _ = measure_metrics(network, TEST, metrics=lambda: theory_metrics("rate_reduction"))
+    rows = list(STORED._timeline(network, [THEORY], measured))
     assert {row.step for row in rows if row.theory == "network"} == {0, 3, 6}
     assert [row for row in rows if row.theory == THEORY.name] == [row for row in measured if row.theory == THEORY.name]
     assert {row.split for row in rows if row.theory == THEORY.name} == {"test"}
@@ -110,12 +111,14 @@ def test_theories_that_a_run_did_not_measure_have_one_step(result, runs):
 def test_headlines_are_measured_on_test_images_of_all_classes(result):
     for name in ("crate", "vit"):
         rows = result.select(kind="in network", quantity=THEORY.in_networks.headline, model=name, step=None)
-        whole, layers = rows.select(layer=None).one(), rows.where(lambda row: row.layer is not None)
+        whole, layers = rows.select(layer=None, setting="").one(), rows.where(lambda row: row.layer is not None)
+        own = rows.select(layer=None, setting="null: permuted labels").one()
         assert (whole.split, whole.n, whole.scope, whole.side) == ("test", 300, "training", THEORY.in_networks.side)
         assert whole.value > 1e-6  # of one class it is 0, and the test images are sorted by class
         assert layers.column("layer") == [0, 1]
         assert sum(layers.column("value")) / 2 == pytest.approx(whole.value)
-        assert whole.null.mean == pytest.approx(sum(row.null.mean for row in layers) / 2)
+        assert own.null.mean == pytest.approx(sum(row.null.mean for row in layers) / 2)
+        assert whole.null.kind == UNTRAINED
 
 
 def test_the_attention_maps_are_those_of_the_stored_pictures(result, runs):
@@ -136,14 +139,16 @@ def test_a_network_without_attention_maps_has_none(tmp_path):
 
 def test_quantities_without_a_null_get_that_of_untrained_networks(runs):
     (network,) = stored_networks([runs / "crate"], TEST)
-    rows, others = (measure_metrics(network, TEST, metrics=lambda: theory_metrics("scan_snap"), seed=seed) for seed in (0, 1))
+    rows, untrained = measure_metrics(network, TEST, metrics=lambda: theory_metrics("scan_snap"))
     headline = tt.scan_snap.THEORY.in_networks.headline
-    rows, others = ([row for row in each if row.quantity == headline] for each in (rows, others))
+    rows = [row for row in rows if row.quantity == headline]
     assert {row.layer for row in rows} == {0, 1}
-    assert [row.value for row in rows] == [row.value for row in others]
-    for row, other in zip(rows, others, strict=True):
-        assert row.null != other.null  # the seed is that of the untrained networks
-        assert (row.null.kind, len(row.null.draws)) == (monitor.UNTRAINED_NULL, monitor.UNTRAINED_NETWORKS)
+    assert len(untrained) == RANGE_DRAWS
+    for row in rows:
+        assert (row.null.kind, len(row.null.draws)) == (UNTRAINED, RANGE_DRAWS)
+        draws = [other.value for each in untrained for other in each if place_of(other) == place_of(row)]
+        assert row.null.draws == tuple(draws)
+        assert len(set(draws)) == RANGE_DRAWS
         assert (row.n, row.split) == (monitor.SAMPLES, "test")  # attention of fewer images than classes
 
 
@@ -156,7 +161,7 @@ def test_each_run_is_compared_once(result):
 
 def test_small_networks_beside_them_learn_training_images(runs):
     data = TRAIN, noise(60, 1)
-    both = tt.compare(data, [THEORY], models=[saved.load(runs / "vit")], networks=("ViT",), steps=2, claim_seeds=0)
+    both = tt.compare(data, [THEORY], models=[saved.load(runs / "vit")], networks=("ViT",), seeds=1, steps=2, claim_seeds=0)
     assert both.settings["steps"] == 2
     assert both.settings["networks"] == ["ViT"]
     assert set(both.select(kind="on data", quantity=THEORY.on_data.headline).column("model")) == {"", "ViT", "vit"}
@@ -191,7 +196,7 @@ def test_a_masked_autoencoder_is_measured_in_its_encoder_with_nothing_hidden(tmp
     images = (data.images.float() - network.saved.model.mean) / network.saved.model.std
     with torch.no_grad():
         torch.testing.assert_close(inner.norm(measured.tokens.float()), inner.encode(images))
-    first, second = (measure_metrics(network, test, metrics=lambda: theory_metrics("rate_reduction"), seed=0) for _ in range(2))
+    first, second = (measure_metrics(network, test, metrics=lambda: theory_metrics("rate_reduction"))[0] for _ in range(2))
     assert first == second
     assert {row.layer for row in first if row.layer is not None} == {0, 1}
 

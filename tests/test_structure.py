@@ -76,7 +76,7 @@ def test_the_layout_is_that_of_the_design():
     folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
     modules = {path.stem for path in PACKAGE.glob("*.py")}
     assert folders | (modules - {"__init__", "__main__"}) == LEVEL.keys()
-    assert modules == {"__init__", "__main__", "compare"}
+    assert modules == {"__init__", "__main__"}
 
 
 def test_imports_follow_the_order_of_layers():

@@ -9,7 +9,11 @@ import torch
 from tests.stand_in import THEORY
 from transformer_theory.core.measurement import Measurement, Null, Table
 from transformer_theory.core.result import Result
-from transformer_theory.report.timeline import GEOMETRY, Series, changes, on_timeline, rank_correlations, sentences, series
+from transformer_theory.core.statistics import BAND_DRAWS, UNTRAINED
+from transformer_theory.report.correlations import changes, correlation_table, rank_correlations
+from transformer_theory.report.curves import MIN_DRAWS, MIN_OUTSIDE, Series, series
+from transformer_theory.report.network_figures import timeline
+from transformer_theory.report.timeline import GEOMETRY, on_timeline, sentences
 
 
 def rows(quantity, values, *, model="ViT", theory="crate", every=10, **columns):
@@ -24,10 +28,13 @@ def result(*parts):
     return Result("compare", table=Table([row for part in parts for row in part]))
 
 
-def curve(quantity, values, model="ViT", nulls=None):
+def curve(quantity, values, model="ViT", nulls=None, width=None, **columns):
+    """A series; with ``width``, the band of its null is ``nulls`` plus or minus this number."""
     values = np.asarray(values, dtype=float)
     nulls = None if nulls is None else np.full(len(values), float(nulls))
-    return Series("crate", quantity, model, 10 * np.arange(len(values)), values, nulls)
+    if width is not None:
+        columns |= {"null_low": nulls - width, "null_high": nulls + width, "draws": 9}
+    return Series("crate", quantity, model, 10 * np.arange(len(values)), values, nulls, **columns)
 
 
 def generator(seed=0):
@@ -46,7 +53,50 @@ def test_layers_and_heads_are_averaged_and_so_are_their_nulls():
     assert (found.theory, found.quantity, found.model, found.label) == ("crate", "a", "ViT", "a")
     np.testing.assert_array_equal(found.steps, [0, 10])
     np.testing.assert_allclose(found.values, [3.5, 5.5])  # of the layers' means 2, 5 and 4, 7
-    np.testing.assert_allclose(found.nulls, [1.0, 1.0])
+    np.testing.assert_allclose(found.nulls, [0.625, 0.625])  # draw 0 of each head: 0.5, 0.0 and 1.0; the heads share one draw
+    assert found.draws == 1
+
+
+def several_seeds(kind, draws):
+    """Two seeds with two layers each; the last step has many more draws. ``draws(seed, layer, index)`` is a draw of the null."""
+    parts = []
+    for seed in range(2):
+        for layer in range(2):
+            for step, count in ((0, BAND_DRAWS + 3), (1, 199)):
+                null = Null(kind, tuple(draws(seed, layer, index) for index in range(count if kind != UNTRAINED else 19)))
+                row = {"step": step, "seed": seed, "layer": layer, "model": "ViT", "null": null}
+                parts.append([Measurement("crate", "in network", "a", 10.0 * step + seed + 2 * layer, **row)])
+    (found,) = series(result(*parts))
+    return found
+
+
+def test_the_band_is_the_range_of_draws_of_the_mean_over_layers_and_seeds():
+    """Draws cancel between layers and seeds; a band of medians, of one seed or of all 199 draws would be different."""
+    found = several_seeds("permuted labels", lambda seed, layer, index: index * ((1, 1), (-1, 0))[seed][layer])
+    np.testing.assert_allclose(found.values, [1.5, 11.5])
+    np.testing.assert_allclose(found.low, [1.0, 11.0])  # the first seed
+    np.testing.assert_allclose(found.high, [2.0, 12.0])
+    assert (found.seeds, found.draws) == (2, BAND_DRAWS)
+    np.testing.assert_allclose(found.null_low, [0, 0])
+    np.testing.assert_allclose(found.null_high, [0.25 * (BAND_DRAWS - 1)] * 2)
+    np.testing.assert_allclose(found.nulls, [0.25 * (BAND_DRAWS - 1) / 2] * 2)
+
+
+def test_untrained_networks_are_averaged_over_layers_only():
+    shared = several_seeds(UNTRAINED, lambda seed, layer, index: index + 10 * layer)
+    assert shared.draws == 19
+    np.testing.assert_allclose(shared.null_low, [5, 5])
+    np.testing.assert_allclose(shared.null_high, [23, 23])
+    differing = several_seeds(UNTRAINED, lambda seed, layer, index: index + 100 * seed)
+    assert differing.draws == 38
+    np.testing.assert_allclose(differing.null_high, [118, 118])  # the mean over seeds would be 68
+
+
+def test_a_seed_that_stopped_early_does_not_make_the_mean_jump():
+    whole, stopped = (rows("a", values, layer=0, seed=seed) for seed, values in enumerate(([1.0, 2.0, 3.0], [101.0, 102.0])))
+    (found,) = series(result(whole, stopped))
+    np.testing.assert_allclose(found.values, [1.0, 2.0, 3.0])
+    assert found.seeds == 1
 
 
 def test_a_layer_that_appears_late_does_not_make_the_mean_jump():
@@ -68,7 +118,7 @@ def test_series_come_in_the_asked_order_and_skip_rows_without_step_value_or_netw
 
 
 def test_the_timeline_shows_headlines_validation_curves_and_geometry():
-    theories = [replace(THEORY, name="crate", claims=(), experiments=(), in_networks=replace(THEORY.in_networks, headline="a"))]
+    theories = [replace(THEORY, name="crate", claims=(), experiments=(), in_networks=replace(THEORY.in_networks, headline="a", side="<="))]
     network = {"theory": "network", "model": "ViT"}
     together = result(
         rows(GEOMETRY[0], [1.0, 2.0], layer=0, split="validation", **network),
@@ -78,13 +128,33 @@ def test_the_timeline_shows_headlines_validation_curves_and_geometry():
         rows("b", [1.0, 2.0], layer=0),
         rows("a", [1.0, 2.0], layer=0, split="validation"),
     )
-    assert [s.label for s in on_timeline(series(together), theories)] == ["a", "validation accuracy", GEOMETRY[0]]
+    shown = on_timeline(series(together), theories)
+    assert [s.label for s in shown] == ["a", "validation accuracy", GEOMETRY[0]]
+    assert [(s.side, s.title) for s in shown] == [("<=", THEORY.title), (None, ""), (None, "")]
 
 
-def test_scaled_has_its_null_at_zero_and_its_farthest_value_at_one():
-    np.testing.assert_allclose(curve("a", [1.0, 2.0, 5.0], nulls=1.0).scaled, [0, 0.25, 1])
-    np.testing.assert_allclose(curve("a", [3.0, 2.0, -3.0], nulls=1.0).scaled, [0.5, 0.25, -1])
-    np.testing.assert_allclose(curve("a", [3.0, 2.0, 5.0]).scaled, [1 / 3, 0, 1])
+def test_a_curve_leaves_its_band_when_it_stays_outside():
+    assert MIN_OUTSIDE == 3
+    band = {"nulls": 0.0, "width": 1.0}
+    inside = curve("a", [0.0, 1.0, -1.0, 0.5, 0.9], **band)
+    assert inside.within
+    assert inside.departure is None
+    up = curve("a", [0.0, 2.0, 0.0, 1.1, 1.2, 1.3], side=">=", **band)
+    assert up.departure == 30
+    assert up.as_predicted
+    assert not replace(up, side="<=").as_predicted
+    down = curve("a", [-2.0, -2.0, -2.0], side="<=", **band)
+    assert down.departure == 0
+    assert down.as_predicted
+    briefly = curve("a", [0.0, 0.0, 0.0, 2.0, 2.0], **band)  # too late to tell
+    assert briefly.departure is None
+    assert briefly.within
+    crosses = curve("a", [0.0, 0.0, -2.0, 2.0, 2.0], **band)  # on different sides
+    assert crosses.departure is None
+    assert crosses.within
+    returns = curve("a", [0.0, 2.0, 2.0, 2.0, 0.0], **band)
+    assert returns.departure is None
+    assert not returns.within
 
 
 def test_crossing_is_the_first_step_beyond_half_of_the_change():
@@ -103,32 +173,97 @@ def test_crossing_belongs_to_the_curve_that_is_drawn():
     moving = Series("crate", "a", "ViT", 10 * np.arange(5), values, nulls)
     np.testing.assert_allclose(moving.excess, [0, 0, 0.1, 2.5, 4.0])
     assert moving.crossing == 30
-    assert moving.scale == pytest.approx(4.0)
     assert curve("a", values).crossing == curve("a", values, nulls=3.0).crossing == 10
-    assert sentences([moving]) == ["In ViT, a crosses half of its change at step 30."]
+    leaving = replace(moving, null_low=nulls - 0.05, null_high=nulls + 0.05, draws=9, side=">=")
+    assert sentences([leaving]) == ["In ViT, a leaves its null band as predicted at step 20 (half of its change: step 30)."]
     along = Series("crate", "a", "ViT", 10 * np.arange(5), values, values - 0.1)
     assert along.still
     assert not along.constant
-    assert along.scaled is along.scale is along.crossing is None
+    assert along.crossing is None
     assert sentences([along]) == ["In ViT, a does not move."]
 
 
-def test_sentences_name_the_order_of_events():
+def test_sentences_say_what_leaves_its_band_and_when():
+    band = {"nulls": 0.0, "width": 0.4, "side": ">="}
     group = [
-        curve("attention sharpness", [0, 0, 0, 1]),
-        curve("ΔR", [0, 1, 1, 1]),
-        curve("non-zeros", [1, 1, 1, 1]),
-        curve("overlap", [0, 1, 1, 0]),
-        curve("ΔR", [0, 0, 1, 1], model="CRATE"),
+        curve("attention sharpness", [0, 0, 0.3, 1, 2, 3], **band),
+        curve("ΔR", [0, 1, 1, 1, 1, 1], **band),
+        curve("stable rank", [0, 0, 0, -1, -1, -1], **(band | {"side": "<="})),
+        curve("compression", [-1, -1, -1, -1, -1, -1], **band),
+        curve("non-zeros", [0.3, 0, 0, 0.1, 0, 0], **band),
+        curve("margin", [0, 0.1, 0, 0, 0.2, 0.4], **band),
+        curve("overlap", [0, 1, 1, 1, 0, 0], **band),
+        curve("cosine", [0, 0, 0, 0, 1, 0], **band),
+        replace(curve("entropy", [0, 0, 0, 0, 1, 0], **band), draws=MIN_DRAWS - 1),
+        curve("rank", [0, 1, 2, 3, 4, 5]),
+        curve("ΔR", [0, 1, 1, 1, 1, 1], model="CRATE", **(band | {"side": None})),
     ]
     assert sentences(group) == [
-        "In ViT, ΔR crosses half of its change at step 10, attention sharpness at step 30; overlap ends near where it began; "
-        "non-zeros does not move.",
-        "In CRATE, ΔR crosses half of its change at step 20.",
+        "In ViT, ΔR leaves its null band as predicted at step 10 (half of its change: step 10), attention sharpness at step 30 (half of "
+        "its change: step 40), stable rank at step 30 (half of its change: step 30); compression leaves its null band on the side "
+        "opposite to the prediction from the start; non-zeros and margin stay within their null bands; cosine is outside its null band "
+        "only briefly; overlap leaves its null band and returns; entropy has too few null draws; rank has no null.",
+        "In CRATE, ΔR leaves its null band at step 10 (half of its change: step 10).",
     ]
     assert sentences([]) == []
-    braces = curve("$R^{c}$", [0, 1, 1, 1])
-    assert sentences([braces]) == ["In ViT, $R^{c}$ crosses half of its change at step 10."]
+    several = [replace(group[1], quantity="$R^{c}$", seeds=3)]
+    assert sentences(several) == [
+        "In ViT, $R^{c}$ leaves its null band as predicted at step 10 (half of its change: step 10).",
+        "All curves, and the correlations below, are those of means over 3 seeds.",
+    ]
+
+
+def panels(figure):
+    """The panels of a timeline by position of their row and column."""
+    return {(spec.rowspan.start, spec.colspan.start): ax for ax in figure.axes if (spec := ax.get_subplotspec()) is not None}
+
+
+def test_upwards_is_as_predicted_and_rows_share_their_axis():
+    up = curve("up", [0, 1, 2, 3], nulls=0.0, width=0.1, side=">=")
+    down = curve("down", [0, -1, -2, -3], nulls=0.0, width=0.1, side="<=")
+    accuracy = replace(curve("accuracy", [0.1, 0.2, 0.3, 0.4]), theory="network", split="validation", unit="share")
+    other = replace(up, model="CRATE", values=0.1 * up.values)
+    drawn = panels(timeline([down, up, accuracy, other]))
+    assert sorted(drawn) == [(row, column) for row in range(3) for column in range(2)]
+    assert [drawn[row, 0].yaxis_inverted() for row in range(3)] == [False, True, False]  # accuracy first, then the theories in order
+    assert drawn[2, 0].get_ylim() == drawn[2, 1].get_ylim()
+    assert [text.get_text() for text in drawn[1, 1].texts] == ["not measured"]
+    texts = [text.get_text() for ax in drawn.values() for text in ax.texts]
+    assert "crate: up  ↑ predicted" in texts
+    assert "crate: down  ↑ predicted: small values (axis reversed)" in texts
+
+
+def test_noise_stays_small_and_faint():
+    noise = curve("a", [0.5, 0.512, 0.49, 0.505, 0.495], nulls=0.5, width=0.05, side=">=")
+    ax = panels(timeline([noise]))[0, 0]
+    low, high = ax.get_ylim()
+    assert high - low > 4 * 0.05  # the band takes at most half of the height
+    (line,) = (line for line in ax.get_lines() if list(line.get_ydata()) == list(noise.values))
+    finding = curve("a", [0.5, 0.6, 0.8, 0.9, 0.9], nulls=0.5, width=0.05, side=">=")
+    ax = panels(timeline([finding]))[0, 0]
+    strong, dot = (
+        next(line for line in ax.get_lines() if list(line.get_ydata()) == list(finding.values)),
+        next(line for line in ax.get_lines() if line.get_marker() == "o"),
+    )
+    assert line.get_linewidth() < 0.6 * strong.get_linewidth()
+    assert (dot.get_xdata()[0], dot.get_ydata()[0]) == (10, 0.6)
+
+
+def test_the_figure_fits_on_a_page_and_its_type_is_legible():
+    group = [
+        replace(curve(f"quantity {i}", [0, 1, 2, 3], nulls=0, width=0.5), theory=f"t{i}", model=f"network {j}")
+        for i in range(9)
+        for j in range(3)
+    ]
+    figure = timeline(group)
+    width, height = figure.get_size_inches()
+    assert width <= 7.2
+    assert height <= 6.5
+    figure.draw_without_rendering()
+    from matplotlib.text import Text
+
+    sizes = [text.get_fontsize() for text in figure.findobj(Text) if text.get_text().strip() and text.get_visible()]
+    assert min(sizes) >= 6.5
 
 
 def test_monotone_transforms_correlate_perfectly_and_opposites_negatively():
@@ -186,12 +321,20 @@ def test_undefined_is_none():
     found = rank_correlations(group, generator=generator(), draws=100)
     assert found.values == ((None, None), (None, pytest.approx(1)))
     assert found.low[0][1] is None
-    assert group[0].scaled is None
     few = rank_correlations([curve("a", [1, 2]), curve("b", [1, 2])], generator=generator())
     assert few.values[0][1] is None
     four = rank_correlations([curve("a", [1, 2, 3, 4]), curve("b", [1, 2, 4, 3])], generator=generator())
     assert four.values[0][1] == pytest.approx(0.8)
     assert four.low[0][1] is None
+
+
+def test_correlations_are_those_of_means_over_seeds():
+    noisy = [rows(name, [i + (-1) ** (i + seed) * 5.0 for i in range(6)], seed=seed) for seed in range(2) for name in "ab"]
+    table = correlation_table(series(result(*noisy)))
+    assert table["seeds"] == 2
+    assert table["cells"][1][0]["value"] == "+1.00"
+    both = series(result(*noisy, rows("c", list(range(6)))))
+    assert rank_correlations(both, generator=generator(), draws=2).values[2][0] == pytest.approx(1)  # of one seed: less
 
 
 def test_the_seed_decides_the_interval():

@@ -45,14 +45,14 @@ def formulas(text: str) -> list[str]:
     return parts[1::2]
 
 
-def measure(theory: Theory, data: TokenData) -> Result:
+def measure(theory: Theory, data: TokenData, draws: int = 19) -> Result:
     """A theory on data, as in ``compare``: unsupported data give one row with a reason."""
     assert theory.on_data is not None
     problem = theory.on_data.read(data)
     if isinstance(problem, Unsupported):
         row = Measurement(theory.name, "on data", theory.on_data.headline, None, reason=problem.reason)
         return Result("compare", table=Table([row]), sources=theory.sources)
-    table, arrays = collect(theory.on_data.measure(problem, generator()))
+    table, arrays = collect(theory.on_data.measure(problem, generator(), draws=draws))
     return Result("compare", table=table, arrays=arrays, sources=theory.sources)
 
 
@@ -141,6 +141,32 @@ def check_row(theory: Theory, row: Measurement, kinds: tuple[str, ...]) -> None:
     assert set(row.to_json()) <= set(COLUMNS)
 
 
+PERMUTING = ("permuted", "models trained on shuffled", "blocks trained on shuffled")  # nulls that are at chance on noise by construction
+
+
+@every_on_data
+def test_scopes_and_predictions_are_those_of_the_design(theory: Theory):
+    """A quantity of these data has a null that permutes labels or next tokens; an inequality is no predicted number."""
+    for row in measured(theory).table:
+        if row.kind == "on data" and row.scope == "these data" and row.null is not None and row.side is not None:
+            assert row.null.kind.startswith(PERMUTING), f"{row.quantity}: {row.null.kind}"
+        if row.predicted is not None and row.op is not None and row.basis == "theory":
+            assert row.predicted != row.threshold or row.predicted in (0.0, 1.0), f"{row.quantity} repeats its threshold as a prediction"
+        assert row.null is None or 0 < len(row.null.draws) <= 19
+
+
+@every_on_data
+def test_without_draws_there_is_no_null_and_the_values_stay(theory: Theory, request):
+    first = measured(theory)
+    request.getfixturevalue("unchecked")
+    again = measure(theory, sequences(), draws=0)
+    assert [row.null for row in again.table] == [None] * len(again.table)
+    values = {(row.quantity, row.setting, row.split, row.kind): row.value for row in first.table}
+    for row in again.table:
+        expected = values[row.quantity, row.setting, row.split, row.kind]
+        assert row.value == (None if expected is None else pytest.approx(expected, rel=1e-9, abs=1e-12)), row.quantity
+
+
 @every_on_data
 def test_the_seed_decides(theory: Theory, request):
     torch.manual_seed(2)
@@ -205,7 +231,27 @@ def record(model: torch.nn.Module, data: TokenData, *, labels: bool = True) -> l
 
 
 def rows_of(metrics: Sequence[Metric]) -> list[Measurement]:
-    return [row for metric in metrics for row in metric.compute()]
+    return [row for metric in metrics for row in metric.compute(draws=3)]
+
+
+@every_in_networks
+def test_metrics_draw_as_many_nulls_as_they_are_asked_for(theory: Theory, model: torch.nn.Module):
+    """None without draws; never more than asked for; the same values and draws in every call."""
+    assert theory.in_networks is not None
+    metrics = theory.in_networks.metrics()
+    for metric in metrics:
+        for each in record(model, sequences()):
+            if each.kind in metric.kinds:
+                metric.update(each)
+    none, few, again = ([row for metric in metrics for row in metric.compute(draws=draws)] for draws in (0, 3, 3))
+    assert not [row for row in none if row.null is not None]
+    assert few == again
+    assert [row.value for row in none] == [row.value for row in few]
+    for row in few:
+        assert row.null is None or len(row.null.draws) <= 3
+        if row.scope == "these data" and row.side is not None:
+            assert row.null is not None
+            assert row.null.kind == "permuted labels"
 
 
 @pytest.fixture(scope="module", params=["ViT", "CRATE"])

@@ -49,7 +49,9 @@ def test_no_value_needs_a_reason():
     assert (undefined.value, undefined.predicted, undefined.reason) == (None, None, "the value is inf")
 
 
-@pytest.mark.parametrize(("kind", "scope"), [("claim", "own instances"), ("rung", "own instances"), ("in network", "these data")])
+@pytest.mark.parametrize(
+    ("kind", "scope"), [("claim", "own instances"), ("rung", "own instances"), ("in network", "training"), ("on data", "these data")]
+)
 def test_the_scope_follows_from_the_kind_unless_given(kind, scope):
     assert Measurement("crate", kind, "rate", 1.0).scope == scope
     assert Measurement("crate", kind, "rate", 1.0, scope="any data").scope == "any data"
@@ -118,7 +120,7 @@ def test_pandas_has_a_column_for_each_field():
 
 
 def test_a_summary_averages_seeds_and_draws():
-    draws = ((0.0, 1.0, 0.5), (1.0, 0.0, 0.5), (0.5, 0.5, 0.5))
+    draws = [tuple(one) for one in np.random.default_rng(0).uniform(0, 1, (3, 199))]
     rows = [
         replace(ROW, value=value, seed=seed, predicted=1.0, side=">=", null=Null("permuted labels", one), verdict="consistent")
         for seed, (value, one) in enumerate(zip((0.8, 0.9, 1.0), draws))
@@ -130,9 +132,10 @@ def test_a_summary_averages_seeds_and_draws():
     low, high = mean.interval
     assert (low, high) == (pytest.approx(0.9 - 4.302653 * 0.1 / 3**0.5, rel=1e-6), pytest.approx(0.9 + 4.302653 * 0.1 / 3**0.5, rel=1e-6))
     assert (mean.n, mean.seed, mean.interval_kind, mean.verdict) == (3, None, "over seeds", "consistent")
-    assert mean.null.draws == (0.5, 0.5, 0.5)
-    assert mean.p == 0.25
-    assert mean.agreement == pytest.approx(0.8)
+    of_mean = np.mean(draws, axis=0)
+    assert mean.null.draws == pytest.approx(of_mean)
+    assert mean.p == (1 + np.sum(of_mean >= 0.9)) / 200
+    assert mean.agreement == pytest.approx((0.9 - np.median(of_mean)) / (1 - np.median(of_mean)))
 
 
 def test_a_summary_keeps_layers_apart_and_drops_verdicts_that_differ():

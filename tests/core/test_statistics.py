@@ -1,10 +1,31 @@
 """Statistics against closed forms and against scipy."""
 
+from dataclasses import replace
+from itertools import combinations
+
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
-from transformer_theory.core.statistics import agreement, false_discoveries, permutation_p, share_interval, student_interval
+from transformer_theory.core.measurement import Measurement, Null
+from transformer_theory.core.statistics import (
+    HEADLINE_DRAWS,
+    RANGE_DRAWS,
+    UNTRAINED,
+    agreement,
+    false_discoveries,
+    jackknife_interval,
+    over_seeds,
+    permutation_p,
+    permutations,
+    rank_sum_p,
+    share_interval,
+    student_interval,
+    without_p,
+)
+
+ROW = Measurement("crate", "on data", "rate", 1.0, side=">=", seed=0)
 
 
 def test_student_interval_is_scipys():
@@ -48,3 +69,84 @@ def test_a_share_of_another_number_of_samples_has_no_interval():
     assert share_interval(0.5, 3) is None
     low, high = share_interval(0.5, 10)
     assert low < 0.5 < high
+
+
+def test_permutations_depend_on_the_size_alone_and_earlier_rows_stay():
+    torch.manual_seed(1)
+    few, many = permutations(6, 3), permutations(6, 40)
+    torch.testing.assert_close(few, many[:3])
+    assert (many.sort(1).values == torch.arange(6)).all()
+    assert len(many.unique(dim=0)) > 30
+    assert permutations(6, 0).shape == (0, 6)
+
+
+@pytest.mark.parametrize("side", [">=", "<=", "=="])
+def test_rank_sum_p_enumerates_all_choices(side):
+    generator = np.random.default_rng(3)
+    values, draws = generator.normal(0.5, 1, 3), generator.normal(0, 1, 6)
+    extreme = {">=": lambda x: x, "<=": lambda x: -x, "==": lambda x: -abs(x - 0.4)}[side](np.array([*values, *draws]))
+    ranks = stats.rankdata(extreme)
+    sums = [ranks[list(chosen)].sum() for chosen in combinations(range(9), 3)]
+    expected = np.mean([total >= ranks[:3].sum() - 1e-9 for total in sums])
+    assert rank_sum_p(values, draws, side, predicted=0.4) == pytest.approx(expected)
+
+
+def test_the_jackknife_of_a_mean_covers_it():
+    hits = 0
+    for seed in range(200):
+        x = torch.randn(200, generator=torch.Generator().manual_seed(seed)).double()
+        low, high = jackknife_interval(lambda index, x=x: float(x[index].mean()), 200)
+        hits += low <= 0 <= high
+    assert 180 <= hits <= 198  # 95 % of 200 is 190
+    assert jackknife_interval(lambda index: 0.0, 9) is None
+
+
+def test_a_p_value_needs_enough_draws():
+    few, enough = (replace(ROW, null=Null("permuted labels", tuple(np.linspace(0, 0.9, n)))) for n in (RANGE_DRAWS, HEADLINE_DRAWS))
+    assert over_seeds([few]).p is None
+    assert without_p(few) == "no p-value: the null has 19 draws, 99 are needed"
+    assert over_seeds([enough]).p == 1 / 200
+    assert without_p(enough) == ""
+    assert "does not predict a side" in without_p(replace(enough, side=None))
+    assert over_seeds([replace(enough, side=None)]).p is None
+    assert without_p(replace(ROW, value=None, reason="no labels")) == "no value"
+
+
+def test_untrained_networks_are_compared_by_ranks_not_averaged():
+    draws = tuple(np.linspace(0, 0.9, RANGE_DRAWS))
+    rows = [replace(ROW, value=value, seed=seed, null=Null(UNTRAINED, draws)) for seed, value in enumerate((0.95, 1.0, 1.3))]
+    summary = over_seeds(rows)
+    assert summary.p == pytest.approx(1 / 1540)  # 3 of 22 numbers
+    assert summary.null.draws == pytest.approx(draws)
+    alone = over_seeds(rows[:1])
+    assert alone.p is None
+    assert without_p(rows[0]) == "no p-value: 1 trained network and 19 untrained ones are too few; add seeds"
+
+
+def test_shared_permutations_keep_the_null_of_the_mean_wide():
+    """Three seeds that see one accident of the labels: independent draws would make it a finding, shared draws do not."""
+    generator = np.random.default_rng(0)
+    found = {"shared": 0, "independent": 0}
+    for _ in range(200):
+        accident, shared = generator.normal(), tuple(generator.normal(size=HEADLINE_DRAWS))
+        for kind in found:
+            draws = [shared if kind == "shared" else tuple(generator.normal(size=HEADLINE_DRAWS)) for _ in range(3)]
+            rows = [replace(ROW, value=accident + 1e-3 * seed, seed=seed, null=Null("permuted labels", draws[seed])) for seed in range(3)]
+            found[kind] += over_seeds(rows).p <= 0.05
+    assert found["shared"] <= 20  # 5 % of 200, with its spread
+    assert found["independent"] >= 25
+
+
+def test_a_value_that_depends_on_the_data_alone_keeps_its_interval():
+    rows = [replace(ROW, seed=seed, interval=(0.8, 1.2), interval_kind="over samples") for seed in range(3)]
+    summary = over_seeds(rows)
+    assert (summary.interval, summary.interval_kind, summary.n) == ((0.8, 1.2), "over samples", 3)
+    differing = over_seeds([replace(row, value=float(row.seed)) for row in rows])
+    assert differing.interval_kind == "over seeds"
+    assert differing.interval == pytest.approx(student_interval([0.0, 1.0, 2.0]))
+
+
+def test_the_value_on_noise_is_averaged_over_the_seeds_that_have_it():
+    rows = [replace(ROW, seed=0, on_noise=0.5), replace(ROW, seed=1)]
+    assert over_seeds(rows).on_noise == 0.5
+    assert over_seeds(rows[1:]).on_noise is None

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_theory.data.synthetic import separable_tokens, sequence_classes, subspace_mixture
+from transformer_theory.data import TokenData
+from transformer_theory.data.synthetic import noise_like, separable_tokens, sequence_classes, subspace_mixture
 
 
 def rng(seed=0):
@@ -123,3 +124,32 @@ def test_samplers_leave_the_global_generator_alone():
 def test_samplers_refuse_impossible_sizes(generator, call, message):
     with pytest.raises(ValueError, match=message):
         call(generator)
+
+
+def test_noise_has_the_shape_of_the_data_and_nothing_else():
+    n, seq, dim = 400, 5, 3
+    labels = torch.arange(n) % 4
+    tokens = torch.randn(n, seq, dim, generator=rng(), dtype=torch.float64) + 5.0 * labels[:, None, None]
+    ids = labels[:, None] * 10 + torch.arange(seq)
+    data = TokenData(tokens, labels=labels, query=tokens[:, 2], ids=ids, next_id=labels, name="mine")
+    noise = noise_like(data, rng(1))
+    assert noise.tokens.shape == data.tokens.shape
+    assert noise.query_position == 2
+    assert float(noise.tokens.square().mean()) == pytest.approx(float(data.tokens.square().mean()), rel=0.05)
+    assert torch.equal(noise.labels.bincount(), labels.bincount())
+    assert torch.equal(noise.next_id, noise.labels)  # one permutation for both
+    for position in range(seq):  # the words of each position, in another order than those of the other positions
+        assert torch.equal(noise.ids[:, position].sort().values, ids[:, position].sort().values)
+    assert not torch.equal(noise.ids[:, 0] // 10, noise.ids[:, 1] // 10)
+    assert float((noise.ids[:, 0] // 10 == noise.labels).double().mean()) < 0.4  # .25 by chance, 1 in the data
+    means = torch.stack([noise.tokens[noise.labels == k].mean() for k in range(4)])
+    assert float(means.std() / noise.tokens.std()) < 0.15
+    assert noise.name == "noise of the shape of mine"
+    assert noise.images is None
+
+
+def test_noise_without_labels_and_with_a_foreign_query():
+    data = TokenData(torch.ones(3, 2, 2), query=2 * torch.ones(3, 2))
+    noise = noise_like(data, rng())
+    assert noise.labels is None
+    assert noise.query_position is None

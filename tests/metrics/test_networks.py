@@ -11,7 +11,9 @@ from torch.testing import assert_close
 from tests.problems.networks import Net, built, seen_in, theory_metrics, tokens
 from transformer_theory import metrics
 from transformer_theory.core.metric import Activations
+from transformer_theory.core.statistics import over_seeds
 from transformer_theory.metrics import AttentionMaps, AttentionSelection, AttentionStatistics, FeatureRates, Geometry, NeuralCollapse
+from transformer_theory.metrics.responses import OTHERS, OutputChange, PositionLoss
 from transformer_theory.models.attention import attention_weights
 from transformer_theory.probes import probe
 
@@ -145,7 +147,8 @@ def test_selection_is_the_mean_of_the_metrics():
         (seen, *_) = seen_in(built(lambda options=options: Net(**options)).eval(), tokens(6, 5, 8)).of("attention")
         metric = AttentionSelection()
         metric.update(seen)
-        rows = {(row.quantity, row.head): row for row in metric.compute()}
+        assert {row.null for row in metric.compute()} == {None}
+        rows = {(row.quantity, row.head): row for row in metric.compute(draws=1)}
         allowed = torch.ones(5, 5, dtype=torch.bool) if seen.mask is None else seen.mask[0, 0]
         uniform = allowed.double() / allowed.sum(-1, keepdim=True)
         for head in range(2):
@@ -166,7 +169,7 @@ def test_class_features_are_the_metrics_of_all_samples(classes):
     x = torch.randn(60, 5, 8, generator=generator) + means[y]
     y = y if classes == "apart" else y[torch.randperm(60, generator=generator)]
     model = built(Net).eval()
-    with probe(model, [FeatureRates(), NeuralCollapse()]) as p, torch.no_grad(), p.together(0):
+    with probe(model, [FeatureRates(), NeuralCollapse()], draws=99) as p, torch.no_grad(), p.together(0):
         for part in (slice(25), slice(25, 60)):
             p.labels = y[part]
             model(x[part])
@@ -189,9 +192,10 @@ def test_class_features_are_the_metrics_of_all_samples(classes):
     if classes == "apart":
         assert rate.value > 1.5 * rate.null.mean
         assert collapse.value < 0.2 * collapse.null.mean
+        assert over_seeds([rate]).p == over_seeds([collapse]).p == 0.01
     else:
-        assert rate.value < 1.5 * rate.null.mean
         assert collapse.value > 0.2 * collapse.null.mean
+        assert min(over_seeds([rate]).p, over_seeds([collapse]).p) > 0.01
 
 
 def test_one_class_has_no_collapse():
@@ -199,6 +203,37 @@ def test_one_class_has_no_collapse():
         p.labels = torch.zeros(4, dtype=torch.int64)
         p.model(tokens(4, 5, 8))
     assert {row.value for row in p.result().table} == {None}
+
+
+def test_class_metrics_have_as_many_permutations_as_are_asked_for():
+    """Of two metrics that saw the same labels, draw i belongs to the same permutation."""
+    x, y, generator = tokens(30, 5, 8), torch.arange(30) % 3, torch.Generator().manual_seed(4)
+    for make in (FeatureRates, NeuralCollapse):
+        metric, twin = make(), make(seed=5)
+        for each in (metric, twin):
+            each.update(Activations("block", 0, "features", x, x, labels=y))
+        assert {row.null for row in metric.compute()} == {None}
+        few, many = (metric.compute(draws=draws) for draws in (3, 9))
+        assert [row.value for row in few] == [row.value for row in many]
+        assert {row.scope for row in many if row.null} == {"these data"}
+        for row, longer, other, drawn in zip(few, many, twin.compute(draws=3), metric.compute(draws=3, generator=generator), strict=True):
+            if row.null:
+                assert row.null.draws == pytest.approx(longer.null.draws[:3])
+                assert row.null.draws == other.null.draws != drawn.null.draws
+                assert len(longer.null.draws) == 9
+
+
+def test_the_targets_of_other_sequences_are_one_draw():
+    outputs, ids = tokens(4, 3, 8), torch.arange(12).view(4, 3) % 8
+    for metric, targets in ((OutputChange(), outputs + 0.1), (PositionLoss(), ids)):
+        metric.update(Activations("model", 0, "outputs", outputs, outputs, outputs=outputs, targets=targets))
+        assert {row.null for row in metric.compute()} == {None}
+        assert {(row.null.kind, len(row.null.draws), row.scope) for row in metric.compute(draws=9)} == {(OTHERS, 1, "training")}
+
+
+def test_statistics_are_compared_with_untrained_networks():
+    assert {make.null_source for make in (AttentionStatistics, Geometry)} == {"untrained"}
+    assert {make.null_source for make in (FeatureRates, NeuralCollapse)} == {"own"}
 
 
 def test_every_metric_of_every_theory_can_be_pickled():

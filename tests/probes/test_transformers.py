@@ -132,7 +132,7 @@ def test_every_theory_runs_on_the_features_of_a_block():
             unsupported.add(theory.name)
             assert "needs" in problem.reason
         else:
-            rows, _ = collect(theory.on_data.measure(problem, torch.Generator().manual_seed(0)))
+            rows, _ = collect(theory.on_data.measure(problem, torch.Generator().manual_seed(0), draws=9))
             assert rows
     assert "scan_snap" in unsupported  # a class token is no word
     assert len(unsupported) < len(list_theories())

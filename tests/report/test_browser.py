@@ -50,6 +50,17 @@ def quiet(browser):
     assert {address.partition(":")[0] for address in browser.fetched()} <= {"file", "data", "about"}
 
 
+OPEN = "for (const fold of document.querySelectorAll(arguments[0])) fold.open = true;"
+SETTLED = "requestAnimationFrame(() => requestAnimationFrame(arguments[0]))"  # the observer of sizes has run
+
+
+def show_open(browser, page, folds: str = "#claims details", **options) -> None:
+    """Shows the page with some of its folds open."""
+    browser.show(page, **options)
+    browser.run(OPEN, folds)
+    browser.driver.execute_async_script(SETTLED)
+
+
 def status(browser) -> str:
     return browser.run("return document.querySelector('#claims [role=status]').textContent")
 
@@ -62,7 +73,7 @@ def press(browser, name: str) -> str | None:
 
 
 def test_columns_sort_up_and_down_and_keep_the_order_of_equals(browser, page):
-    browser.show(page)
+    show_open(browser, page)
     assert browser.run(SHOWN) == OWN
     assert press(browser, "measured") == "ascending"
     assert browser.run(SHOWN) == ["local selection", "global direction", "relative gain", "non negative"]
@@ -84,7 +95,7 @@ def test_columns_sort_up_and_down_and_keep_the_order_of_equals(browser, page):
 
 
 def test_filters_work_together_and_are_cleared_and_sent(browser, page):
-    browser.show(page)
+    show_open(browser, page)
     choose = "const form = document.querySelector('#claims form'); form.elements[arguments[0]].value = arguments[1];"
     choose += "form.elements[arguments[0]].dispatchEvent(new Event('input', { bubbles: true }))"
     browser.run(choose, "theory", "attention_svm")
@@ -134,7 +145,7 @@ def test_the_slider_shows_every_step_by_keys_and_buttons(browser, page):
     assert output.get_attribute("aria-live") == "off"  # the slider has announced it
     assert browser.run(seen + placed) != last
     range_.send_keys(Keys.HOME)
-    back, on, play = figure.find_elements("css selector", "button")
+    back, on, play = figure.find_elements("css selector", ".turn button")
     assert back.get_attribute("aria-disabled") == "true"
     on.click()
     assert output.text.startswith(f"step {STEPS[1]} of 600")
@@ -163,28 +174,32 @@ return [...document.body.querySelectorAll('*')]
 
 
 def test_a_phone_shows_all_of_it(browser, page):
-    browser.show(page, width=360, height=740)
-    assert browser.run("return document.documentElement.scrollWidth") == 360
-    assert browser.run(WIDER) == []
+    for folds in ("nothing", "details"):
+        show_open(browser, page, folds, width=360, height=740)
+        assert browser.run("return document.documentElement.scrollWidth") == 360
+        assert browser.run(WIDER) == []
     assert browser.run("return document.querySelector('.claims').getBoundingClientRect().right") <= 360  # lines are cards here
     assert press(browser, "claim") == "ascending"
 
 
-def test_print_has_figures_in_place_of_sliders_and_no_controls(browser, page):
-    shown = "return ['.slider', '.still', '#claims form', 'nav', 'details .matrix, details table'].map((name) => {"
-    shown += (
-        "const found = document.querySelector(name); return found !== null && found.checkVisibility({ contentVisibilityAuto: true }) })"
-    )
-    browser.show(page)
-    assert browser.run(shown)[:4] == [True, False, True, True]
+SEEN = "return arguments[0].map((name) => document.querySelector(name).checkVisibility({ contentVisibilityAuto: true }))"
+
+
+def test_print_has_figures_in_place_of_sliders_no_controls_and_no_fold_but_the_sources(browser, page):
+    names = [".slider", ".still", "#claims form", "nav", ".save", ".bibliography", "#attention-svm table"]
+    show_open(browser, page)
+    assert browser.run(SEEN, names) == [True, False, True, True, True, False, False]
     browser.media("print")
-    assert browser.run(shown) == [False, True, False, False, True]
+    assert browser.run(SEEN, names) == [False, True, False, False, False, True, False]
 
 
 def test_without_script_the_page_is_whole(browser, page, tmp_path):
     bare = tmp_path / "bare.html"
     bare.write_text(re.sub(r"<script>.*?</script>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL), encoding="utf-8")
     browser.show(bare)
+    assert browser.run("return document.querySelectorAll('.save, [tabindex=\"0\"]').length") == 0
+    for fold in browser.driver.find_elements("css selector", "#claims summary"):
+        fold.click()
     assert browser.run(SHOWN) == OWN
     assert status(browser) == "4 claims"
     assert not browser.driver.find_element("css selector", "#claims form").is_displayed()
@@ -207,7 +222,7 @@ return [boxes.length, boxes.filter((box) => (box.tabIndex === 0) !== (scrolls(bo
 
 @pytest.mark.parametrize("width", [1200, 360])
 def test_only_boxes_that_scroll_are_tab_stops(browser, page, width):
-    browser.show(page, width=width)
+    show_open(browser, page, "details", width=width)
     boxes, wrong = browser.run(STOPS)
     assert boxes > 50
     assert wrong == 0
@@ -244,5 +259,5 @@ def test_the_tab_key_reaches_the_end(browser, page):
 
 @pytest.mark.parametrize(("dark", "width"), [(False, 1200), (True, 360)], ids=["light", "dark on a phone"])
 def test_axe_finds_nothing(browser, page, dark, width):
-    browser.show(page, dark=dark, width=width)
+    show_open(browser, page, "details", dark=dark, width=width)
     assert browser.violations() == []

@@ -114,10 +114,18 @@ def test_theories_of_like_names_have_files_and_labels_of_their_own():
 
 def test_every_table_has_whole_rows_and_known_keys(folder):
     texts = {name: text.decode() for name, text in folder.items() if name.endswith(".tex") and name not in ("macros.tex", "example.tex")}
-    assert set(texts) == {"all.tex", "appendix.tex", "networks.tex", *(f"{theory.name}.tex" for theory in synthetic.THEORIES)}
+    assert set(texts) == {
+        "all.tex",
+        "findings.tex",
+        "appendix.tex",
+        "networks.tex",
+        *(f"{theory.name}.tex" for theory in synthetic.THEORIES),
+    }
     cited = set()
-    for text in texts.values():
+    for name, text in texts.items():
         assert text.isascii()
+        if name == "findings.tex":  # a list
+            continue
         for part in re.split(r"(?=\\begin\{(?:longtable|tabular)\})", text)[1:]:
             columns = part.splitlines()[0].count("p{")
             rows = [
@@ -131,7 +139,15 @@ def test_every_table_has_whole_rows_and_known_keys(folder):
 
 
 def test_one_comparison_has_the_same_table_beside_it(compared, theories):
-    assert latex(compared, theories=theories) == floats(summary(together(compared)))
+    made, _ = latex_folder(together(compared), drawn=draw([]))
+    assert latex(compared, theories=theories) == made["all.tex"].decode()
+
+
+def test_results_without_findings_have_the_summary(compared, theories):
+    verified = replace(compared, name="verify", table=Table())
+    assert latex(verified, theories=theories) == floats(summary(together(verified)))
+    made, _ = latex_folder(together(verified), drawn=draw([]))
+    assert "findings.tex" not in made
 
 
 def test_a_published_number_is_shown_as_such():

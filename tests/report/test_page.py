@@ -17,6 +17,7 @@ from transformer_theory.report import page as page_of
 from transformer_theory.report import write
 from transformer_theory.report.attention_maps import displayed
 from transformer_theory.report.figures import view, views
+from transformer_theory.report.formulas import mathml
 
 
 def curve(theory, quantity, model="ViT", steps=6, **columns):
@@ -109,6 +110,33 @@ def test_the_side_of_the_null_that_a_theory_does_not_predict_is_bold():
     made = page_of(small(rows), theories=THEORIES)
     assert re.findall(r'<strong class="note">(\w+ its null)</strong>', made) == ["below its null", "above its null"]
     assert re.findall(r'<span class="note">(\w+ its null)</span>', made) == ["above its null", "below its null"]
+
+
+def test_a_claim_is_stated_once(page):
+    assert [page.count(str(mathml(claim.statement))) for theory in THEORIES for claim in theory.claims] == [1] * 4
+
+
+def folds_of(page, theory, following):
+    """The visible part of a theory's section, and its folds."""
+    start, end = (page.index(f'<section id="{name}">') for name in (theory, following))
+    return page[start:end].split('<details class="view">')
+
+
+def test_a_theory_shows_its_first_figure_and_folds_the_rest(page):
+    shown, *folds = folds_of(page, "crate", "networks")
+    assert [f'id="crate-{name}-r1-figure_1"' in shown for name in ("raw-tokens", "features-of-vit")] == [True, False]
+    assert [words(fold)[:22] for fold in folds if 'id="crate-features-of-vit-r1-figure_1"' in fold] == ["On the features of ViT"]
+    assert "<table" not in shown
+    shown, *folds = folds_of(page, "attention-svm", "scan-snap")
+    assert not re.search("<table|<article", shown)
+    titles = [words(fold.partition("</summary>")[0]) for fold in folds]
+    assert titles[0].startswith("On the raw tokens")
+    assert titles[-2:] == ["2 claims ✓ consistent 2", "Assumptions of the theory"]
+    assert folds[-2].count("<article") == 2
+
+
+def test_no_box_is_a_tab_stop_before_the_script_has_measured_it(page):
+    assert {attributes["tabindex"] for _, attributes in Reader(page).tags if "tabindex" in attributes} == {"-1"}
 
 
 def test_claims_have_cards_and_a_table_with_sortable_numbers(page):

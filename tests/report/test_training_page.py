@@ -149,6 +149,14 @@ def test_deep_networks_with_many_steps_become_heat_maps_and_thinned_lines():
     assert (low, high) == (values.min() / 2, values.max())  # one scale for the values and their nulls
 
 
+def test_the_band_of_a_headlines_null_is_filled():
+    null = Null("permuted labels", (0.1, 0.4, 0.2))
+    rows = [in_network("crate", "q", 1.0 * step, null=null, step=step, layer=layer, model="m") for step in range(4) for layer in range(2)]
+    (headline,) = curves(Result("train", {}, Table(rows)))
+    filled = theory(headline, []).axes[0].collections
+    assert [(part.get_paths()[0].vertices[:, 1].min(), part.get_paths()[0].vertices[:, 1].max()) for part in filled] == [(0.1, 0.4)] * 2
+
+
 def test_a_short_last_gap_does_not_bend_the_axis_of_steps():
     steps = np.array([0, 100, 200, 300, 400, 410])
     regular = Series("network", "loss", "m", steps, np.arange(6.0))

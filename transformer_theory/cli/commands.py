@@ -25,12 +25,13 @@ def compare_theories(options: argparse.Namespace) -> int:
     from ..report import terminal
     from ..theories import choose
     from ..training.folder import network_file
+    from ..training.machine import available_threads
 
     names = None if options.theories is None else [name.strip() for name in options.theories.split(",") if name.strip()]
     with atomic_directory(options.out, overwrite=options.overwrite) as folder:
         theories = choose(names)
         # Options that are omitted have the defaults of ``compare``.
-        names_of_options = ("seeds", "steps", "claim_seeds", "workers")
+        names_of_options = ("seeds", "steps", "claim_seeds")
         arguments = {name: value for name in names_of_options if (value := getattr(options, name)) is not None}
         if options.networks is not None:
             arguments["networks"] = _networks(options.networks)
@@ -46,11 +47,12 @@ def compare_theories(options: argparse.Namespace) -> int:
             if inputs.labels is not None and len(inputs.labels.unique()) < 2:
                 single = f"only class {int(inputs.labels[0])}"
                 raise ValueError(f"{options.data}: labels must name at least two classes, got {single}; add a class, or leave labels out")
+        processes = available_threads() if options.workers is None else options.workers
         with progress_line() as progress:
-            compare(inputs, theories, device=options.device, progress=progress, **arguments).write_into(folder)
+            compare(inputs, theories, device=options.device, workers=processes, progress=progress, **arguments).write_into(folder)
             progress("writing the report")
             result = Result.load(folder)  # from the stored files, as the command `report` does
-            with workers(options.workers):  # those of the comparison, which are still running
+            with workers(processes):  # those of the comparison, which are still running
                 report.write(result, folder)
     console().print(terminal.summary(result))
     if options.models:

@@ -125,9 +125,9 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
         )
         subparser.add_argument("--size", type=_count, metavar="N", help=text)
 
-    def add_workers(subparser: argparse.ArgumentParser, processes: str) -> None:
-        text = f"{processes}, or the address of a dask scheduler, tcp://HOST:PORT (default: 1)"
-        subparser.add_argument("--workers", type=_workers, default=1, metavar="N|ADDRESS", help=text)
+    def add_workers(subparser: argparse.ArgumentParser, processes: str, default: int | None = 1) -> None:
+        text = f"{processes}, or the address of a dask scheduler, tcp://HOST:PORT (default: {default or 'one per core'})"
+        subparser.add_argument("--workers", type=_workers, default=default, metavar="N|ADDRESS", help=text)
 
     subparser = command("list", catalogue.list_theories, "list all theories with their claims and experiments, or describe one of them")
     subparser.add_argument("name", nargs="?", metavar="THEORY|CLAIM|EXPERIMENT", help="name to describe (default: list all names)")
@@ -142,7 +142,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     add_out(subparser)
     subparser.add_argument("--theories", metavar="A,B", help="theories to evaluate (default: all)")
     subparser.add_argument(
-        "--seeds", type=_seeds, metavar="N|A,B", help="number or list of seeds for the split, the networks and the theories (default: 1)"
+        "--seeds", type=_seeds, metavar="N|A,B", help="number or list of seeds of the networks and the theories' models (default: 3)"
     )
     steps = subparser.add_argument("--steps", type=_count, help="training steps of each small network")
     networks = subparser.add_argument("--networks", metavar="A,B", help="small networks to train (default: all)")
@@ -152,11 +152,11 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     )
     subparser.add_argument("--model", nargs="+", type=_path, default=[], dest="models", metavar="RUN", help=text)
     text = (
-        "number or list of seeds on which each claim is checked; claims do not depend on --data, so 0 skips them to save time (default: 3)"
+        "number or list of seeds of each quick claim; claims do not depend on --data, so 0 skips them to save time (default: 3)"
     )
     subparser.add_argument("--claim-seeds", type=_seeds_or_none, metavar="N|A,B", help=text)
     subparser.add_argument("--device", default="cpu", help="device that trains and measures the networks (default: cpu)")
-    add_workers(subparser, "number of processes that check claims in parallel")
+    add_workers(subparser, "number of processes that train networks, measure and check claims in parallel", None)
     if argv[:1] == ["compare"]:
         _describe_networks(steps, networks)
 

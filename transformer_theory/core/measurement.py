@@ -30,7 +30,13 @@ Kind = Literal["claim", "assumption", "rung", "figure", "on data", "in network",
 - network: a quantity of a network that belongs to no theory (accuracy, loss, attention statistics).
 """
 Scope = Literal["these data", "any data", "training", "own instances"]
-"""What a number is evidence of: a property of the data, a theorem on any data, a change by training, or a theory's own instances."""
+"""What a number is evidence of.
+
+- these data: a property of the data; on noise it is at chance by construction of its null (permuted labels, held-out quantities);
+- any data: a theorem about descent, or an identity; the same number on noise of the same shape stands beside it;
+- training: what training changed, compared with untrained networks;
+- own instances: instances that the theory draws itself.
+"""
 Unit = Literal["", "share", "nats", "bits", "s", "steps"]
 Basis = Literal["theory", "limit", "printed", "figure", "recomputed", "own setting"]
 """Where ``predicted`` comes from.
@@ -46,7 +52,11 @@ Op = Literal["<=", ">="]
 Side = Literal["<=", ">=", "=="]
 VerdictName = Literal["consistent", "violated", "inconclusive", "not covered", "holds", "fails"]
 
-DEFAULT_SCOPE: Mapping[str, Scope] = {"claim": "own instances", "rung": "own instances", "figure": "own instances"}
+DEFAULT_SCOPE: Mapping[str, Scope] = {
+    **dict.fromkeys(("claim", "rung", "figure"), "own instances"),
+    **dict.fromkeys(("in network", "network"), "training"),
+    **dict.fromkeys(("on data", "assumption"), "these data"),
+}
 
 
 def judge(value: float | None, op: Op, threshold: float, *, covered: bool = True, converged: bool = True) -> VerdictName:
@@ -110,13 +120,13 @@ class Null:
 
     @classmethod
     def mean_of(cls, nulls: "Sequence[Null | None]") -> "Null | None":
-        """Returns the null of a mean: its draw i is the mean of the nulls' draws i.
+        """Returns the null of a mean: its draw i is the mean of the nulls' draws i, up to the smallest number of draws.
 
-        None if a null is missing, or if the nulls differ in kind or in number of draws.
+        None if a null is missing, or if the nulls differ in kind.
         """
         known = [null for null in nulls if null is not None]
         count = len(known)
-        if not known or count < len(nulls) or len({(null.kind, len(null.draws)) for null in known}) > 1:
+        if not known or count < len(nulls) or len({null.kind for null in known}) > 1:
             return None
         return cls(known[0].kind, tuple(sum(draws) / count for draws in zip(*(null.draws for null in known))))
 
@@ -146,6 +156,7 @@ class Measurement:
         op, threshold, verdict: the inequality that decides the verdict, and the verdict.
         null, side, p: the null distribution, the side of the null on which the theory predicts the value, and the p-value on that side.
         agreement: (value - median null) / (predicted - median null): 0 is chance, 1 is the prediction.
+        on_noise: the same quantity on noise of the same shape (:func:`~transformer_theory.data.synthetic.noise_like`).
         reason: cause of a missing value; empty if there is a value.
         n: number of samples behind the value.
         split: part of the data: "train", "validation", "test".
@@ -155,8 +166,7 @@ class Measurement:
         data, model: names of the data set and of the network; ``model`` is empty if no network was measured.
         rung: name of the rung of a ladder.
         layer, head, step, seed: block and head of the network, training step, random seed.
-        scope: what the number is evidence of (:data:`Scope`); defaults to "own instances" for claims, rungs and figures, otherwise to
-            "these data".
+        scope: what the number is evidence of (:data:`Scope`); the default depends on the kind (:data:`DEFAULT_SCOPE`).
 
     Raises:
         ValueError: a column holds an unknown word, or both value and reason are missing.
@@ -178,6 +188,7 @@ class Measurement:
     side: Side | None = None
     p: float | None = None
     agreement: float | None = None
+    on_noise: float | None = None
     reason: str = ""
     n: int | None = None
     split: str = ""
@@ -198,7 +209,7 @@ class Measurement:
         for name, words in _WORDS.items():
             if (word := getattr(self, name)) is not None and word not in words:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, words))}, got {word!r}")
-        for name in ("value", "predicted", "threshold", "p", "agreement"):
+        for name in ("value", "predicted", "threshold", "p", "agreement", "on_noise"):
             if (number := getattr(self, name)) is not None:
                 number = float(number)
                 set_field(self, name, number if math.isfinite(number) else None)
@@ -233,11 +244,7 @@ class Measurement:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> "Measurement":
-        """Restores a row from :meth:`to_json`.
-
-        Raises:
-            ValueError: a column is unknown or missing, or holds an unknown word.
-        """
+        """Restores a row from :meth:`to_json`. Raises ValueError if a column is unknown or missing, or holds an unknown word."""
         if unknown := row.keys() - set(COLUMNS):
             raise ValueError(f"row columns must be among {', '.join(COLUMNS)}, got {sorted(unknown)}")
         if missing := {"theory", "kind", "quantity", "value"} - row.keys():
@@ -360,14 +367,14 @@ class Table(Sequence[Measurement]):
     def summary(self) -> "Table":
         """Averages the table over seeds: mean, 95 % interval over seeds (Student's t), and the null of the mean (:meth:`Null.mean_of`).
 
-        Rows that agree in every column of :data:`IDENTITY` form a group. A group of one row is returned unchanged.
+        Rows that agree in every column of :data:`IDENTITY` form a group.
         """
         from .statistics import over_seeds
 
         groups: dict[tuple, list[Measurement]] = {}
         for row in self._rows:
             groups.setdefault(tuple(getattr(row, name) for name in IDENTITY), []).append(row)
-        return Table(rows[0] if len(rows) == 1 else over_seeds(rows) for rows in groups.values())
+        return Table(over_seeds(rows) for rows in groups.values())
 
 
 IDENTITY = ("theory", "kind", "scope", "quantity", "unit", "split", "setting", "data", "model", "rung", "layer", "head", "step")

@@ -108,8 +108,10 @@ class Metric:
         """Returns the measurements since the last :meth:`reset`.
 
         Args:
-            draws: number of null draws; 0 selects the metric's default.
-            generator: random generator of the null draws.
+            draws: number of null draws; 0: no null. A metric whose draws are expensive takes at most
+                :data:`~.statistics.RANGE_DRAWS`.
+            generator: random generator of the null draws. None: :func:`~.statistics.fixed_generator`, so that seeds and layers share the
+                draws.
         """
         raise NotImplementedError(f"{type(self).__name__} must define compute()")
 

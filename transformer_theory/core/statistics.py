@@ -1,20 +1,58 @@
-r"""Statistics of claims and measurements: intervals, permutation p-values, false discovery rate, agreement.
+r"""Statistics of claims and measurements: null distributions, p-values, intervals, false discovery rate, agreement.
 
 * Shares: the interval of Clopper and Pearson, from quantiles of the beta distribution :cite:p:`clopper1934use`.
-* Means over seeds: Student's t interval.
+* Means over seeds: Student's t interval. Smooth functions of a sample: the jackknife over groups.
 * Permutation p-value of a value against B null draws: :math:`(1 + \#\{\text{draws at least as extreme}\}) / (1 + B)`, never zero.
+* Trained against untrained networks: the exact rank-sum test of Mann and Whitney.
 * Agreement: :math:`(v - m) / (\hat v - m)` with the prediction :math:`\hat v` and the median m of the null: 0 is chance, 1 the prediction.
+
+**Numbers of draws.** The null of a headline permutes only the evaluation, so :data:`HEADLINE_DRAWS` draws are cheap, and there is a
+p-value. A null that needs a new training has :data:`RANGE_DRAWS` draws; their range is shown, without a p-value. Curves over training have
+a band of :data:`BAND_DRAWS` draws.
+
+**Several seeds.** Seeds of a comparison share the data, their split and their labels. They therefore share the permutations as well
+(:func:`permutations`, :func:`fixed_generator`): draw i is averaged over the seeds, which gives the null of the mean. If each seed drew its
+own permutations, this null would be too narrow, and a mean over many seeds of one accident of the labels would look like a finding.
 """
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from .display import several
 
 if TYPE_CHECKING:
     from .measurement import Measurement, Null
+
+HEADLINE_DRAWS = 199  # draws of a null that permutes the evaluation only; the smallest p-value is 1/200
+RANGE_DRAWS = 19  # draws of a null that needs a new training, and of other nulls that have no p-value
+BAND_DRAWS = 9  # draws at the checkpoints of a training
+UNTRAINED = "untrained networks"  # kind of the null whose draws are networks like the measured ones, with random weights
+SMALLEST_P = 0.01  # a p-value is reported only if the test can reach this number
+FIXED_SEED = 4_019_217_653  # an unusual number: data drawn with a common seed, such as 0, must not repeat the draws of a null
+LEVEL = 0.05  # level of tests and of the false discovery rate
+
+
+def fixed_generator() -> torch.Generator:
+    """Returns a generator with a fixed seed, for choices that all seeds of a comparison share: splits, subsets and null draws."""
+    return torch.Generator().manual_seed(FIXED_SEED)
+
+
+def permutations(n: int, draws: int) -> Int[Tensor, "draws n"]:
+    """Returns permutations of 0 to n - 1 that depend only on n: row i is the same in every call, for any number of draws.
+
+    >>> bool((permutations(5, 2) == permutations(5, 7)[:2]).all())
+    True
+    """
+    generator = fixed_generator()
+    rows = [torch.randperm(n, generator=generator) for _ in range(draws)]
+    return torch.stack(rows) if rows else torch.empty(0, n, dtype=torch.long)
 
 
 def clopper_pearson(successes, trials, *, confidence: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
@@ -78,6 +116,32 @@ def student_interval(values: Sequence[float], *, confidence: float = 0.95) -> tu
     return mean - half, mean + half
 
 
+def jackknife_interval(
+    statistic: Callable[[Tensor], float], n: int, *, groups: int = 10, confidence: float = 0.95
+) -> tuple[float, float] | None:
+    r"""Computes the delete-a-group jackknife interval of a smooth statistic of n samples; None for fewer samples than groups.
+
+    The samples are divided at random into G equal groups, and the statistic is computed without each of them. With these values
+    :math:`v_g` the squared standard error is :math:`\tfrac{G-1}{G} \sum_g (v_g - \bar v)^2`. The interval has the quantile of Student's t
+    with G - 1 degrees of freedom.
+
+    Args:
+        statistic: function of the indices of the samples, ``[m]``.
+        n: number of samples.
+        groups: G.
+        confidence: coverage probability.
+    """
+    from scipy.stats import t
+
+    if n < groups:
+        return None
+    order = torch.randperm(n, generator=fixed_generator())
+    values = [statistic(order[torch.arange(n) % groups != group]) for group in range(groups)]
+    half = float(t.ppf((1 + confidence) / 2, groups - 1)) * math.sqrt((groups - 1) * float(np.var(values)))
+    value = statistic(torch.arange(n))
+    return value - half, value + half
+
+
 def permutation_p(value: float, draws: Sequence[float], side: str, *, predicted: float | None = None) -> float:
     """Computes the p-value ``(1 + number of draws at least as extreme) / (1 + number of draws)``.
 
@@ -94,15 +158,43 @@ def permutation_p(value: float, draws: Sequence[float], side: str, *, predicted:
     """
     if not len(draws):
         raise ValueError("a p-value needs at least one draw of the null, got none")
+    (extreme,), others = _extremeness([value], draws, side, predicted)
+    # Draws that differ from the value by rounding only count as equal to it, which can only raise the p-value.
+    margin = 1e-12 * max(abs(value), abs(predicted or 0.0))
+    return (1 + sum(other >= extreme - margin for other in others)) / (1 + len(draws))
+
+
+def rank_sum_p(values: Sequence[float], draws: Sequence[float], side: str, *, predicted: float | None = None) -> float:
+    """Computes the exact p-value of the one-sided rank-sum test of Mann and Whitney: are the values more extreme than the draws?
+
+    >>> f"{rank_sum_p([5.0, 6.0, 7.0], range(5), '>='):.4f}"  # 1 of the 56 ways to choose 3 of 8 numbers is as extreme
+    '0.0179'
+
+    Args:
+        values: measured values, of independent trained networks.
+        draws: values of independent untrained networks.
+        side, predicted: see :func:`permutation_p`.
+    Raises:
+        ValueError: there are no values or no draws, the side is unknown, or ``predicted`` is missing for "==".
+    """
+    from scipy.stats import mannwhitneyu
+
+    if not len(values) or not len(draws):
+        raise ValueError(f"a rank-sum test needs values and draws, got {len(values)} and {len(draws)}")
+    first, second = _extremeness(values, draws, side, predicted)
+    return float(mannwhitneyu(first, second, alternative="greater", method="exact").pvalue)
+
+
+def _extremeness(values: Sequence[float], draws: Sequence[float], side: str, predicted: float | None) -> tuple[list[float], list[float]]:
+    """Maps values and draws to numbers that are larger the more extreme they are on the side."""
     if side == "==":
         if predicted is None:
             raise ValueError('side "==" needs a predicted value, got none')
-        extreme = sum(abs(draw - predicted) <= abs(value - predicted) for draw in draws)
-    elif side in ("<=", ">="):
-        extreme = sum(draw >= value if side == ">=" else draw <= value for draw in draws)
-    else:
+        return [-abs(value - predicted) for value in values], [-abs(draw - predicted) for draw in draws]
+    if side not in ("<=", ">="):
         raise ValueError(f"side must be '<=', '>=' or '==', got {side!r}")
-    return (1 + extreme) / (1 + len(draws))
+    sign = 1 if side == ">=" else -1
+    return [sign * value for value in values], [sign * draw for draw in draws]
 
 
 def false_discoveries(p: Sequence[float]) -> list[float]:
@@ -159,11 +251,38 @@ def nulls_of(measurements: "Sequence[Sequence[Measurement]]", kind: str) -> "dic
     return {place: Null(kind, tuple(draws)) for place, draws in values.items()}
 
 
-def over_seeds(rows: "Sequence[Measurement]") -> "Measurement":
-    """Averages the rows of one quantity over seeds: the mean, its interval over seeds, the null of the mean, and the p-value of the mean.
+def without_p(row: "Measurement", networks: int = 1) -> str:
+    """Returns the reason why a row has no p-value; empty if it can have one.
 
-    Draw i of the null is averaged over the seeds, which gives the null of the mean; it is None if seeds differ in their number of draws.
-    A verdict is kept only if all seeds agree. ``n`` is the number of seeds.
+    Args:
+        row: row with its null.
+        networks: number of networks behind the row, for the null :data:`UNTRAINED`.
+    """
+    if row.value is None:
+        return "no value"
+    if row.null is None or not row.null.draws:
+        return "no null distribution"
+    if row.side is None:
+        return "the theory does not predict a side of the null"
+    if row.side == "==" and row.predicted is None:
+        return "the theory does not predict a number"
+    draws = len(row.null.draws)
+    if row.null.kind == UNTRAINED:
+        smallest = 1 / math.comb(draws + networks, networks)
+        text = f"no p-value: {several(networks, 'trained network')} and {draws} untrained ones are too few; add seeds"
+    else:
+        smallest = 1 / (1 + draws)
+        text = f"no p-value: the null has {several(draws, 'draw')}, {math.ceil(1 / SMALLEST_P) - 1} are needed"
+    return text if smallest > SMALLEST_P else ""
+
+
+def over_seeds(rows: "Sequence[Measurement]") -> "Measurement":
+    """Summarises the rows of one quantity over seeds: the mean, its interval over seeds, the null of the mean, p-value and agreement.
+
+    Draw i of the null is averaged over the seeds, which gives the null of the mean. Untrained networks are not averaged: the rank-sum test
+    compares the seeds with them. The p-value is None if there are too few draws or seeds (:func:`without_p`). If all seeds have the same
+    value, it depends on the data alone, and the row keeps its own interval. A verdict is kept only if all seeds agree. ``n`` is the number
+    of seeds, unless there is only one.
     """
     from .measurement import Null
 
@@ -175,31 +294,37 @@ def over_seeds(rows: "Sequence[Measurement]") -> "Measurement":
         """Returns the value of a column if all rows share it, otherwise None."""
         return getattr(first, name) if len({getattr(row, name) for row in rows}) == 1 else None
 
-    null = Null.mean_of([row.null for row in rows])
-    predictions = [row.predicted for row in rows if row.predicted is not None]
-    predicted = float(np.mean(predictions)) if len(predictions) == len(rows) else None
-    p = None
-    if (
-        mean is not None
-        and null is not None
-        and len(null.draws) > 1
-        and first.side is not None
-        and (first.side != "==" or predicted is not None)
-    ):
-        p = null.p(mean, first.side, predicted=predicted)
-    return dataclasses.replace(
+    def average(name: str, needed: int) -> float | None:
+        """Returns the mean of a column over the seeds that have it, if there are enough."""
+        numbers = [number for row in rows if (number := getattr(row, name)) is not None]
+        return float(np.mean(numbers)) if len(numbers) >= needed else None
+
+    several = len(values) > 1
+    same = several and max(values) == min(values)
+    null = Null.mean_of([row.null for row in rows if row.value is not None])
+    summary = dataclasses.replace(
         first,
-        value=mean,
-        interval=student_interval(values),
-        interval_kind="over seeds" if len(values) > 1 else "",
-        predicted=predicted,
+        value=values[0] if same else mean,
+        predicted=average("predicted", len(rows)),
+        on_noise=average("on_noise", 1),
         threshold=common("threshold"),
         verdict=common("verdict"),
         null=null,
-        p=p,
-        agreement=agreement(mean, predicted, None if null is None else null.median),
+        p=None,
+        agreement=None,
         reason=first.reason if mean is None else "",
-        n=len(values),
+        n=len(values) if len(rows) > 1 else first.n,
         note=common("note") or "",
-        seed=None,
+        seed=common("seed"),
     )
+    if several and not same:
+        summary = dataclasses.replace(summary, interval=student_interval(values), interval_kind="over seeds")
+    elif len(rows) > 1 and not same:
+        summary = dataclasses.replace(summary, interval=None, interval_kind="")
+    p = None
+    if not without_p(summary, len(values)) and null is not None and summary.side is not None and summary.value is not None:
+        if null.kind == UNTRAINED:
+            p = rank_sum_p(values, null.draws, summary.side, predicted=summary.predicted)
+        else:
+            p = null.p(summary.value, summary.side, predicted=summary.predicted)
+    return dataclasses.replace(summary, p=p, agreement=agreement(mean, summary.predicted, None if null is None else null.median))

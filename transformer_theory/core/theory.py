@@ -40,19 +40,19 @@ class OnData:
     Attributes:
         read: function that converts a data set (:class:`~transformer_theory.data.TokenData`) to the theory's problem, or returns
             :class:`Unsupported`.
-        measure: ``(problem, generator) -> measurements and arrays``. Rows are of kind "on data" or "assumption"; names of arrays start
-            with the theory's name and a slash.
+        measure: ``(problem, generator, *, draws) -> measurements and arrays``. Rows are of kind "on data" or "assumption"; names of arrays
+            start with the theory's name and a slash. The generator draws initial weights and batches. Splits, subsets and null draws come
+            from :func:`~.statistics.fixed_generator` and :func:`~.statistics.permutations`, so that all seeds share them. ``draws`` is the
+            number of null draws of the headline; other quantities, and nulls that need a new training, take at most
+            :data:`~.statistics.RANGE_DRAWS`. With 0 no null is drawn.
         headline: the quantity that represents the theory in the summary.
         plot: function that draws a figure from the stored result alone.
-        permutes: field of the data that is permuted before ``read`` to draw the null distribution: "labels" or "next_id"; empty if there
-            is no null distribution.
     """
 
     read: Callable[[Any], Any]
-    measure: Callable[[Any, torch.Generator], Iterable[Measurement | Arrays]]
+    measure: Callable[..., Iterable[Measurement | Arrays]]
     headline: str
     plot: "Callable[[Result], Figure]"
-    permutes: str = ""
 
 
 @dataclass(frozen=True)

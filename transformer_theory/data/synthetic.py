@@ -3,10 +3,11 @@
 * :func:`subspace_mixture`: classes are orthogonal subspaces, the data model of rate reduction and CRATE (:cite:t:`yu2020learning`);
 * :func:`separable_tokens`: one token of each sequence can be selected by a linear score with a known margin
   (:cite:t:`tarzanagh2023transformers`);
-* :func:`sequence_classes`: common tokens, and distinct tokens that occur in one class only (:cite:t:`tian2023scan`).
+* :func:`sequence_classes`: common tokens, and distinct tokens that occur in one class only (:cite:t:`tian2023scan`);
+* :func:`noise_like`: noise of the shape of a data set, in which tokens, words and labels are independent.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -187,3 +188,32 @@ def sequence_classes(
 def _orthonormal(dim: int, columns: int, generator: torch.Generator) -> Tensor:
     """Draws uniformly random orthonormal vectors as columns, [dim, columns]."""
     return orthonormalise(torch.randn(dim, columns, generator=generator, dtype=torch.float64))
+
+
+def noise_like(data: TokenData, generator: torch.Generator) -> TokenData:
+    """Returns noise of the shape of a data set: whatever a theory finds in it holds for any data, or by chance.
+
+    Tokens have independent Gaussian entries with the root mean square of the data. The query stays at its position; a query outside the
+    sequence is Gaussian too. The words of each position are permuted over the sequences, independently of the other positions, which keeps
+    their frequencies. Labels and next tokens are permuted, which keeps the sizes of the classes. There are no images.
+    """
+    n, seq, dim = data.tokens.shape
+    assert data.query is not None
+    position = data.query_position
+    tokens = data.tokens.square().mean().sqrt() * torch.randn(n, seq, dim, dtype=torch.float64, generator=generator)
+    query = data.query.square().mean().sqrt() * torch.randn(n, dim, dtype=torch.float64, generator=generator)
+    order = torch.randperm(n, generator=generator)
+    ids = data.ids
+    if ids is not None:
+        ids = ids.gather(0, torch.rand(n, seq, dtype=torch.float64, generator=generator).argsort(0))
+    return replace(
+        data,
+        tokens=tokens,
+        query=query if position is None else tokens[:, position],
+        ids=ids,
+        labels=None if data.labels is None else data.labels[order],
+        next_id=None if data.next_id is None else data.next_id[order],
+        images=None,
+        name=f"noise of the shape of {data.name}",
+        sources=(),
+    )

@@ -19,13 +19,13 @@ from torch import Tensor
 
 from ..core.measurement import Measurement, Null
 from ..core.metric import ActivationKind, Activations, Metric
+from ..core.statistics import permutations
 from ..maths.linalg import logdet_identity_plus
 from .coding import SecondMoments, class_coding_rate, coding_rate, unit_norm
 from .coding.memberships import blocks
 from .geometry import neural_collapse
 
 EPS = 0.5**0.5  # eps^2 = 1/2 for features of norm 1, as in the MCR^2 experiments
-PERMUTATIONS = 4
 SAMPLES_PER_DIMENSION = 16  # largest number of stored samples per dimension of the features
 RATE_REDUCTION, CODING_RATE, CLASS_CODING_RATE = "rate reduction", "coding rate", "class coding rate"
 NC1, NC2_NORMS, NC2_ANGLES = "variability within classes (NC1)", "spread of the class means' norms (NC2)", "class means' angles (NC2)"
@@ -40,7 +40,7 @@ class ClassFeatures(Metric):
     so the null values after a merge may differ slightly from the null values of one pass over the same samples.
 
     Args:
-        seed: seed of the keys and the permutations.
+        seed: seed of the keys.
 
     Attributes:
         samples: features [n, d], labels [n] and keys [n] by layer: all samples, or 16 d samples drawn uniformly.
@@ -147,7 +147,7 @@ class FeatureRates(ClassFeatures):
 
     Args:
         eps: distortion for features of norm 1; the formulas contain its square.
-        seed: seed of the keys and the permutations.
+        seed: seed of the keys.
     """
 
     def __init__(self, *, eps: float = EPS, seed: int = 0):
@@ -166,11 +166,12 @@ class FeatureRates(ClassFeatures):
             null = self.null_draws(layer, sizes, draws=draws, generator=generator)
             columns: dict[str, Any] = {"unit": "nats", "layer": layer, "n": sum(sizes), "note": self.note}
             # R does not depend on the labels, so the null of R^c = R - ΔR follows from that of ΔR.
-            nulls = Null(NULL_KIND, null), Null(NULL_KIND, tuple(rate - reduction for reduction in null))
+            labelled: dict[str, Any] = {"scope": "these data", **columns}
+            null_within = permuted_labels([rate - reduction for reduction in null])
             rows += [
-                Measurement("network", "network", RATE_REDUCTION, rate - within, null=nulls[0], side=">=", **columns),
-                Measurement("network", "network", CODING_RATE, rate, **columns),
-                Measurement("network", "network", CLASS_CODING_RATE, within, null=nulls[1], side="<=", **columns),
+                Measurement("network", "network", RATE_REDUCTION, rate - within, null=permuted_labels(null), side=">=", **labelled),
+                Measurement("network", "network", CODING_RATE, rate, scope="training", **columns),
+                Measurement("network", "network", CLASS_CODING_RATE, within, null=null_within, side="<=", **labelled),
             ]
         return rows
 
@@ -227,66 +228,90 @@ class FeatureRates(ClassFeatures):
     def null_draws(
         self, layer: int, sizes: Sequence[int], *, draws: int = 0, generator: torch.Generator | None = None
     ) -> tuple[float, ...]:
-        """Computes ΔR of a layer in nats with permuted labels, one value per permutation.
+        """Computes ΔR of a layer in nats with permuted labels, one value per permutation; none if ``draws`` is 0.
 
         Args:
             layer: index of the layer.
             sizes: number of samples per class, as :meth:`rates` returns it.
-            draws: number of permutations. 0: four.
-            generator: source of the permutations. None: a new generator with seed ``seed``.
+            draws: number of permutations.
+            generator: source of the permutations. None: :func:`~.statistics.permutations`, which layers and seeds share.
         """
+        if not draws:
+            return ()
         features = self.samples[layer][0]
-        generator = torch.Generator().manual_seed(self.seed) if generator is None else generator
-        (m, d), n, sizes = features.shape, sum(sizes), list(sizes)
-        # If m of n samples are stored, each represents about n / m of them: ``samples`` lists n indices of stored rows, with repetition.
-        # A row x that occurs r times contributes r x x^T to the second moments, as much as the single row sqrt(r) x, so rows are scaled
-        # instead of repeated.
-        samples = torch.arange(n) % m
-        repeats = torch.bincount(samples, minlength=m).to(features)
-        rate = 0.5 * float(logdet_identity_plus(repeats.sqrt()[:, None] * features, d / (n * self.eps**2)))
-        draws, together = draws or PERMUTATIONS, max(1, BATCH_ENTRIES // (n * d))
-        reductions: list[float] = []
-        for start in range(0, draws, together):
-            # Permute the labels: the shuffled samples, cut into groups as large as the classes.
-            shuffled = torch.stack([samples[torch.randperm(n, generator=generator)] for _ in range(min(together, draws - start))])
-            reductions += (rate - self._rates_of_groups(features, shuffled, torch.tensor(sizes))).tolist()
-        return tuple(reductions)
+        m, n = len(features), sum(sizes)
+        # If m of n samples are stored, each represents about n / m of them: list n indices of stored rows, with repetition.
+        orders = (
+            permutations(n, draws) if generator is None else torch.stack([torch.randperm(n, generator=generator) for _ in range(draws)])
+        )
+        return tuple(permuted_reductions(features, orders % m, sizes, eps=self.eps))
 
-    def _rates_of_groups(self, features: Float[Tensor, "m d"], shuffled: Int[Tensor, "draws n"], sizes: Int[Tensor, " k"]) -> Tensor:
-        """Computes R^c of the groups into which each row of ``shuffled``, indices of samples, is cut; float64 ``[draws]``, on the CPU."""
-        (m, d), (draws, n) = features.shape, shuffled.shape
-        sizes = sizes.repeat(draws)
-        groups = torch.arange(len(sizes)).repeat_interleave(sizes)
-        pairs, repeats = torch.unique(groups * m + shuffled.flatten(), return_counts=True)
-        counts = torch.bincount(pairs // m, minlength=len(sizes))
-        # The last row pads the groups of a batch to one size. It has the weight zero, which does not change the log-determinant.
-        indices = torch.cat([pairs % m, torch.zeros(1, dtype=torch.long)]).to(features.device)
-        weights = torch.cat([repeats, torch.zeros(1, dtype=torch.long)]).to(features).sqrt()[:, None]
-        logdets = torch.zeros(len(sizes), dtype=torch.float64)
-        for similar, rows in blocks(pairs // m, counts):
-            length = max(1, BATCH_ENTRIES // (rows.shape[1] * d))
-            for chosen, places in zip(similar.split(length), rows.to(features.device).split(length)):
-                scales = d / (sizes[chosen].to(features) * self.eps**2)
-                logdets[chosen] = logdet_identity_plus(weights[places] * features[indices[places]], scales).cpu()
-        return 0.5 * (sizes * logdets).view(draws, -1).sum(1) / n
+
+def permuted_labels(draws: Sequence[float]) -> Null | None:
+    """Returns the null :data:`NULL_KIND`; None if there are no draws."""
+    return Null(NULL_KIND, tuple(draws)) if len(draws) else None
+
+
+def permuted_reductions(
+    features: Float[Tensor, "m d"], shuffled: Int[Tensor, "draws n"], sizes: Sequence[int], *, eps: float
+) -> list[float]:
+    """Computes ΔR in nats of features whose labels are permuted, one value per row of ``shuffled``.
+
+    Args:
+        features: float64, ``[m, d]``.
+        shuffled: indices of features, possibly with repetition. Each row is cut into groups of the sizes, which are the classes; all rows
+            contain the same indices in different orders.
+        sizes: number of samples per class, with the sum n.
+        eps: distortion (squared inside).
+    """
+    (m, d), (draws, n) = features.shape, shuffled.shape
+    if not draws:
+        return []
+    # A row x that occurs r times contributes r x x^T to the second moments, as much as the single row sqrt(r) x, so rows are scaled
+    # instead of repeated.
+    repeats = torch.bincount(shuffled[0], minlength=m).to(features)
+    rate = 0.5 * float(logdet_identity_plus(repeats.sqrt()[:, None] * features, d / (n * eps**2)))
+    together = max(1, BATCH_ENTRIES // (n * d))
+    class_sizes = torch.tensor([size for size in sizes if size])
+    return [float(rate - within) for part in shuffled.split(together) for within in _rates_of_groups(features, part, class_sizes, eps)]
+
+
+def _rates_of_groups(
+    features: Float[Tensor, "m d"], shuffled: Int[Tensor, "draws n"], sizes: Int[Tensor, " k"], eps: float
+) -> Float[Tensor, " draws"]:
+    """Computes R^c of the groups into which each row of ``shuffled``, indices of samples, is cut; float64, on the CPU."""
+    (m, d), (draws, n) = features.shape, shuffled.shape
+    sizes = sizes.repeat(draws)
+    groups = torch.arange(len(sizes)).repeat_interleave(sizes)
+    pairs, repeats = torch.unique(groups * m + shuffled.flatten(), return_counts=True)
+    counts = torch.bincount(pairs // m, minlength=len(sizes))
+    # The last row pads the groups of a batch to one size. It has the weight zero, which does not change the log-determinant.
+    indices = torch.cat([pairs % m, torch.zeros(1, dtype=torch.long)]).to(features.device)
+    weights = torch.cat([repeats, torch.zeros(1, dtype=torch.long)]).to(features).sqrt()[:, None]
+    logdets = torch.zeros(len(sizes), dtype=torch.float64)
+    for similar, rows in blocks(pairs // m, counts):
+        length = max(1, BATCH_ENTRIES // (rows.shape[1] * d))
+        for chosen, places in zip(similar.split(length), rows.to(features.device).split(length)):
+            scales = d / (sizes[chosen].to(features) * eps**2)
+            logdets[chosen] = logdet_identity_plus(weights[places] * features[indices[places]], scales).cpu()
+    return 0.5 * (sizes * logdets).view(draws, -1).sum(1) / n
 
 
 class NeuralCollapse(ClassFeatures):
     """Distance of the features of each block from neural collapse, see :func:`~transformer_theory.metrics.neural_collapse`.
 
-    There are three rows per layer, without unit, 0 at collapse: NC1 and the two parts of NC2. The null has permuted labels (one permutation
-    unless more draws are requested). NC3 is not measured, because it compares features with a classifier and a block has none.
-    Of more than 16 d samples, a uniform draw of 16 d is measured. A value is None if it is undefined, that is, with fewer than two classes
-    or coinciding class means.
+    There are three rows per layer, without unit, 0 at collapse: NC1 and the two parts of NC2. The null has permuted labels. NC3 is not
+    measured, because it compares features with a classifier and a block has none. Of more than 16 d samples, a uniform draw of 16 d is
+    measured. A value is None if it is undefined, that is, with fewer than two classes or coinciding class means.
     """
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
         """Returns three rows per layer; none without labels."""
         rows: list[Measurement] = []
         for layer, (features, labels, _) in sorted(self.samples.items(), key=lambda item: item[0]):
-            permuting = torch.Generator().manual_seed(self.seed) if generator is None else generator
-            orders = [torch.randperm(len(labels), generator=permuting).to(labels.device) for _ in range(max(draws, 1))]
-            nulls = [_collapse(features, labels[order]) for order in orders]
+            n = len(labels)
+            orders = permutations(n, draws) if generator is None else [torch.randperm(n, generator=generator) for _ in range(draws)]
+            nulls = [_collapse(features, labels[order.to(labels.device)]) for order in orders]
             for number, (quantity, value) in enumerate(zip((NC1, NC2_NORMS, NC2_ANGLES), _collapse(features, labels))):
                 permuted = tuple(x for null in nulls if (x := null[number]) is not None)
                 row = Measurement(
@@ -294,10 +319,11 @@ class NeuralCollapse(ClassFeatures):
                     kind="network",
                     quantity=quantity,
                     value=value,
-                    null=Null(NULL_KIND, permuted) if permuted else None,
+                    null=permuted_labels(permuted),
                     side="<=",
+                    scope="these data",
                     reason="fewer than two classes, or class means that coincide" if value is None else "",
-                    n=len(labels),
+                    n=n,
                     note=self.note,
                     layer=layer,
                 )

@@ -106,11 +106,12 @@ def neural_collapse(
         raise ValueError(
             "neural collapse is undefined where a class mean equals the mean of all classes, got such a class; separate the classes"
         )
-    # tr(Σ_W Σ_B^+) is a sum over the scaled deviations, so Σ_W is never formed. After centring, Σ_B has rank C - 1 at most; the tolerance
-    # of the pseudo-inverse removes directions that are only rounding errors.
-    deviations = (X - means[member]) / (C * counts[member, None]).sqrt()
-    between = centred.T @ centred / C
-    nc1 = float((deviations @ torch.linalg.pinv(between, rtol=1e-10, hermitian=True) * deviations).sum() / C)
+    # With the matrix M of the centred means Σ_B = M^T M / C, so tr(Σ_W Σ_B^+) = C tr(Σ_W M^+ (M^+)^T), a sum over the deviations in C
+    # coordinates; neither Σ_W nor Σ_B is formed. After centring, M has rank C - 1 at most; the tolerance of the pseudo-inverse removes
+    # directions that are only rounding errors.
+    inverse = torch.linalg.pinv(centred, rtol=1e-5)
+    deviations = (X - means[member]) @ inverse
+    nc1 = float((deviations.square().sum(1) / (C * counts[member])).sum())
     cosines = (centred / norms[:, None]) @ (centred / norms[:, None]).T
     pairs = ~torch.eye(C, dtype=torch.bool, device=X.device)
     angles = float((cosines + 1 / (C - 1))[pairs].abs().mean())

@@ -24,6 +24,7 @@ from .attention import entropy, hard_max_gap
 ENTROPY, TOP1, SUPPORT, SINK = "attention entropy", "top-1 mass", "effective support", "sink mass"
 GAP, DIAGONAL = "gap of the scores", "weight on the token itself"
 RESIDUAL, FEATURE_RANK, EFFECTIVE_RANK = "rank-collapse residual", "stable rank of the features", "effective rank of the features"
+UNIFORM = "uniform attention over the allowed keys"
 MIN_ROW_SUM = 0.5  # a row of weights with a smaller sum is not a distribution
 STATISTICS: tuple[tuple[str, Unit], ...] = ((ENTROPY, "nats"), (TOP1, "share"), (SUPPORT, ""), (SINK, "share"))
 
@@ -81,6 +82,7 @@ class AttentionStatistics(Metric):
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+    null_source = "untrained"
 
     def update(self, activations: Activations) -> None:
         """Adds the attention weights of one module."""
@@ -119,7 +121,7 @@ class AttentionSelection(Metric):
 
     The gap is the largest score minus the second largest, in nats, averaged over the queries with at least two allowed keys; it is 0 for
     uniform attention. Weights that underflow are replaced by the smallest normal number of their dtype. The weight of a token on itself is
-    measured if there are as many queries as keys; its chance level is uniform attention over the allowed keys.
+    measured if there are as many queries as keys; its null is one draw, uniform attention over the allowed keys.
 
     Attributes:
         sums: sums by layer and first head, ``[5, heads]``: number of gaps, gap, number of tokens, weight on the token itself,
@@ -159,7 +161,7 @@ class AttentionSelection(Metric):
                 mean = gap / count if count else math.nan
                 rows.append(network_row(GAP, mean, "nats", reason="no query has two allowed keys and finite weights", **place))
                 if tokens:
-                    uniform = Null("uniform attention over the allowed keys", (chance / tokens,))
+                    uniform = Null(UNIFORM, (chance / tokens,)) if draws else None
                     rows.append(network_row(DIAGONAL, weight / tokens, "share", null=uniform, reason="a weight is not finite", **place))
         return rows
 
@@ -175,6 +177,7 @@ class Geometry(Metric):
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("features",)
+    null_source = "untrained"
 
     def update(self, activations: Activations) -> None:
         """Adds the output of one block."""

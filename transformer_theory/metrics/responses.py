@@ -1,7 +1,7 @@
 """Metrics that compare the outputs of a network with targets, for use with :func:`~transformer_theory.probes.respond.respond`.
 
 Outputs and targets are ``[n, ...]``, for n sequences; the caller supplies the targets. For the null, each sequence is compared with the
-targets of another sequence.
+targets of another sequence, which is one draw.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ class OutputChange(Metric):
         distance, size, null = self.sums[(0,)].tolist()
         value, chance = ((x / size) ** 0.5 if size > 0 else float("nan") for x in (distance, null))
         row = network_row(CHANGE, value, "", reason="the targets are zero", side="<=")
-        return [row if row.value is None else _with_null(row, chance)]
+        return [row if row.value is None or not draws else _with_null(row, chance)]
 
 
 class PositionLoss(Metric):
@@ -99,7 +99,7 @@ class PositionLoss(Metric):
         kind, rows = "position" if self.blocks is None else "block", []
         for index, (value, chance) in enumerate(zip((loss / count).tolist(), (null / null_count).tolist())):
             row = network_row(LOSS, value, "nats", reason=f"no targets at this {kind}", setting=f"{kind} {index}", side="<=")
-            rows.append(row if row.value is None else _with_null(row, chance))
+            rows.append(row if row.value is None or not draws else _with_null(row, chance))
         return rows
 
 

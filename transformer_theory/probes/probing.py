@@ -16,6 +16,7 @@ from torch import Tensor, distributed, nn
 from ..core.measurement import Measurement, Table
 from ..core.metric import ActivationKind, Activations, Metric
 from ..core.result import Result, json_line, provenance
+from ..core.statistics import BAND_DRAWS
 from ..core.validation import as_tensor
 from .forward_pass import ForwardPass, NoAttention
 from .modules import first_tensor, is_shared, original_of
@@ -31,6 +32,7 @@ def probe(
     max_samples: int | None = None,
     name: str | None = None,
     file: str | Path | None = None,
+    draws: int = BAND_DRAWS,
 ) -> "Probe":
     """Creates a context manager that computes metrics of a model while it runs.
 
@@ -50,14 +52,15 @@ def probe(
         max_samples: largest number of sequences of an observed pass, evenly spaced over the batch. None: all sequences.
         name: value of the column ``model``. None: the name of the model's type.
         file: file of JSON lines. The rows of each measurement are appended to it and then removed from memory, for long trainings.
+        draws: number of null draws per measurement, see :meth:`.Metric.compute`; 0: no nulls.
     Returns:
         The probe. The shapes of activations are listed in :class:`~transformer_theory.core.metric.Activations`.
     Raises:
-        ValueError: ``every`` or ``max_samples`` is less than 1, or ``metrics`` are not metrics. At the first observed pass: no name matches
-            ``layers``.
+        ValueError: ``every`` or ``max_samples`` is less than 1, ``draws`` is negative, or ``metrics`` are not metrics. At the first
+            observed pass: no name matches ``layers``.
         NoAttention: the first observed pass contains no attention, and a metric needs it.
     """
-    return Probe(model, metrics, layers=layers, every=every, max_samples=max_samples, name=name, file=file)
+    return Probe(model, metrics, layers=layers, every=every, max_samples=max_samples, name=name, file=file, draws=draws)
 
 
 class Probe:
@@ -70,9 +73,10 @@ class Probe:
         rows: all rows so far; with a file, the rows of the last measurement.
         shared: whether a measurement covers the data of all processes; True for a model that is wrapped for parallel training.
         step: value of the column ``step`` of the next measurement. None: the index of the forward pass, from 0.
+        draws: number of null draws of the next measurement.
 
     Raises:
-        ValueError: ``every`` or ``max_samples`` is less than 1, or ``metrics`` are not metrics.
+        ValueError: ``every`` or ``max_samples`` is less than 1, ``draws`` is negative, or ``metrics`` are not metrics.
     """
 
     def __init__(
@@ -86,11 +90,15 @@ class Probe:
         name: str | None = None,
         method: str = "forward",
         file: str | Path | None = None,
+        draws: int = BAND_DRAWS,
     ):
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
         if max_samples is not None and max_samples < 1:
             raise ValueError(f"max_samples must be at least 1 sequence, got {max_samples}; leave it out for all")
+        if draws < 0:
+            raise ValueError(f"draws must be at least 0, got {draws}")
+        self.draws = draws
         self.model, self.metrics, self.layers, self.every, self.max_samples = model, _checked(metrics), layers, every, max_samples
         self.shared = is_shared(model)
         self.name = type(original_of(model)).__name__ if name is None else name
@@ -300,7 +308,7 @@ class Probe:
                     self._with_rows.add(index)  # the row that reports the error
                     continue
                 with self._guarded(index):
-                    computed = list(metric.compute())
+                    computed = list(metric.compute(draws=self.draws))
                     rows += computed
                     if computed:
                         self._with_rows.add(index)

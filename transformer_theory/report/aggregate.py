@@ -37,7 +37,7 @@ class Entry:
     """One quantity in one place, over all seeds and results that measured it.
 
     Attributes:
-        row: the mean over seeds with its interval (:func:`~..core.statistics.over_seeds`); the row itself if there is only one.
+        row: the summary over seeds (:func:`~..core.statistics.over_seeds`).
         rows: the rows that were pooled, one per seed.
         results: index of the result of each row.
         on: the place of the measurement as text: data, model, setting, layer, and the settings in which results differ.
@@ -211,7 +211,7 @@ def _entry(group: Sequence[tuple[str, int, Measurement]], on: str) -> Entry:
         runs.setdefault(run, []).append((index, row))
     unique = [min(same, key=lambda pair: format.severity(pair[1].verdict)) for same in runs.values()]
     rows = tuple(row for _, row in unique)
-    row = rows[0] if len(rows) == 1 else over_seeds(rows)
+    row = over_seeds(rows)
     notes = [row.note]
     if any(not _same(same[0][1], other) for same in runs.values() for _, other in same):
         where = ", ".join(result_label(index) for index in sorted({index for same in runs.values() for index, _ in same}))

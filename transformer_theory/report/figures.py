@@ -14,7 +14,8 @@ from ..core.result import Result
 from ..core.theory import Theory
 from . import format, network_figures, training_figures
 from .aggregate import COMPARE, NETWORK, ON_DATA, TRAIN, Aggregate, data_name, result_label
-from .timeline import Curves, Series, curves, on_timeline, series
+from .curves import Curves, Series, curves, series
+from .timeline import on_timeline
 from .training import training_summary
 
 if TYPE_CHECKING:

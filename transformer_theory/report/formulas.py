@@ -58,7 +58,7 @@ def paragraphs(text: str) -> Markup:
 
 @cache
 def formula(latex: str, block: bool = False) -> Markup:
-    """Converts a formula to MathML; if latex2mathml cannot convert it, returns the LaTeX in ``<code>``.
+    """Converts a formula to MathML with the LaTeX in ``data-latex``; if latex2mathml cannot convert it, returns the LaTeX in ``<code>``.
 
     Commands that latex2mathml does not support are replaced first.
     """
@@ -80,7 +80,8 @@ def formula(latex: str, block: bool = False) -> Markup:
     converted = _BARS.sub(r'<mo stretchy="false" lspace="0" rspace="0">\1</mo>', converted)
     converted = _TALLER.sub(r'<mo lspace="0" rspace="0"\1', converted)
     converted = _LETTERS.sub(lambda run: f"<mi>{''.join(re.findall(r'>(.)<', run[0]))}</mi>", converted)
-    return Markup(_space_functions(converted))
+    # The LaTeX stays with the formula: the page's script writes it to CSV files.
+    return Markup(_space_functions(converted).replace("<math", f'<math data-latex="{escape(latex)}"', 1))
 
 
 def _space_functions(converted: str) -> str:

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from ..core.plotting import style, svg
 from ..core.sources import Source
-from . import format
+from . import dark, format
 from .formulas import mathml, paragraphs
 from .table_model import Cell, Code, Note, Piece, Plain, Strong, StrongNote, Verdict, pieces
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TEMPLATES = Path(__file__).with_name("templates")
-SHEETS, SCRIPTS = ("page.css", "claims.css", "slider.css"), ("claims.js", "slider.js", "page.js")
+SHEETS, SCRIPTS = ("page.css", "claims.css", "slider.css"), ("claims.js", "slider.js", "downloads.js", "page.js")
 
 
 def rendered(template: str, context: dict[str, Any]) -> str:
@@ -40,9 +40,9 @@ def rendered(template: str, context: dict[str, Any]) -> str:
     environment.globals |= {"badge": badge, "threshold": format.threshold, "sortable": sortable}
     script = _joined(SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return _glyphs_once(
-        environment.get_template(template).render({"style": _joined(SHEETS), "script": script, "script_hash": digest, **context})
-    )
+    page = environment.get_template(template).render({"style": _joined(SHEETS), "script": script, "script_hash": digest, **context})
+    # The first </style> is that of the page: the figures, which have their own, come later.
+    return _glyphs_once(page.replace("</style>", f"{dark.sheet(page)}</style>", 1))
 
 
 def _joined(names: Iterable[str]) -> Markup:
@@ -87,7 +87,7 @@ def inline(draw: "Callable[[], Figure | None]", name: str, label: str) -> Markup
 
     Args:
         draw: function that makes the figure; it returns None if there is nothing to draw.
-        name: prefix of all ids in the figure; it must be unique on the page.
+        name: prefix of all ids in the figure, and the name of its downloads; it must be unique on the page.
         label: description for screen readers.
     """
     try:
@@ -101,7 +101,7 @@ def inline(draw: "Callable[[], Figure | None]", name: str, label: str) -> Markup
         return Markup('<p class="undrawn">This figure could not be drawn ({}).</p>').format(text)
     # Cut coordinates to a hundredth of a point and remove indentation: the page is a tenth shorter and looks the same.
     source = re.sub(r"\n\s+", "\n", _LONG_DECIMALS.sub(r"\1", source))
-    return Markup(source.replace("<svg ", Markup('<svg role="img" aria-label="{}" ').format(label), 1))
+    return Markup(source.replace("<svg ", Markup('<svg role="img" aria-label="{}" data-name="{}" ').format(label, format.slug(name)), 1))
 
 
 def _glyphs_once(page: str) -> str:

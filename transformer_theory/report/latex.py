@@ -1,7 +1,7 @@
 r"""Tables in LaTeX (booktabs) with a ``\cite`` in each row, for a paper with ``references.bib``.
 
-Tables that may be long use longtable, which breaks across pages. The table of all theories is a sequence of floats, one per page, because
-longtable does not work in two-column documents.
+Tables that may be long use longtable, which breaks across pages. The table of all theories is a float, because longtable does not work in
+two-column documents: the findings on one page (:mod:`.latex_findings`) or, for results without findings, a sequence of floats.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,15 +9,18 @@ from collections.abc import Iterable, Sequence
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.theory import Theory
-from .aggregate import aggregate
+from .aggregate import Aggregate, aggregate
+from .findings import findings
+from .latex_findings import matrix
 from .latex_text import escape, prose, typewriter
 from .table_model import Block, Cell, Code, Column, Note, Piece, Plain, Strong, StrongNote, Table, pieces
 from .tables import summary
 
-PACKAGES = ("booktabs", "array", "longtable", "amsmath", "amssymb")
+PACKAGES = ("booktabs", "array", "longtable", "amsmath", "amssymb", "xcolor")
+NEEDS = f"% needs \\usepackage{{{','.join(PACKAGES)}}}; references are in references.bib"
 HEAD = "\n".join(
     [
-        f"% needs \\usepackage{{{','.join(PACKAGES)}}}; references are in references.bib",
+        NEEDS,
         r"\providecommand{\TTacross}[2]{\multicolumn{#1}{@{}>{\raggedright\arraybackslash}p{\linewidth}@{}}{#2}} % over all columns",
     ]
 )
@@ -29,7 +32,9 @@ _LEFT, _RIGHT = r"\raggedright\arraybackslash", r"\raggedleft\arraybackslash"
 
 
 def latex(results: Result | Iterable[Result], *, theories: Iterable[Theory] | None = None) -> str:
-    r"""Returns the table of all theories as one float as wide as the text, or as several floats if the table is long.
+    r"""Returns the table of all theories: the findings as one float as wide as the text and at most as high as a page.
+
+    Without findings, because the results hold no comparison, the summary of the results is returned as one or several floats.
 
     Args:
         results: one result or several; runs that differ only in their seed are averaged into one line.
@@ -37,7 +42,13 @@ def latex(results: Result | Iterable[Result], *, theories: Iterable[Theory] | No
     Raises:
         ValueError: there is no result.
     """
-    return floats(summary(aggregate(results, theories=theories)))
+    return all_theories(aggregate(results, theories=theories))
+
+
+def all_theories(combined: Aggregate) -> str:
+    """Returns :func:`latex` of results that are already combined."""
+    found = findings(combined)
+    return matrix(found, combined, NEEDS) if found else floats(summary(combined))
 
 
 def text(cell: Cell) -> str:

@@ -1,6 +1,7 @@
 r"""A folder of LaTeX files made from results, ready for ``\input``:
 
-* ``all.tex``: all theories in one table; ``<theory>.tex``: the tables of one theory; ``networks.tex``: the results of trained networks;
+* ``all.tex``: all theories in one table on one page; ``findings.tex``: the findings in a few sentences, as a list;
+* ``<theory>.tex``: the tables of one theory; ``networks.tex``: the results of trained networks;
 * ``macros.tex``: a macro for every number; ``appendix.tex``: the provenance of the numbers; ``references.bib``: the cited works;
 * ``figures/``: each figure as PDF and SVG; ``example.tex``: a document that includes all files and compiles with pdflatex and bibtex.
 """
@@ -15,13 +16,15 @@ from . import format, tables
 from .aggregate import Aggregate
 from .bibtex import references, software_key
 from .figures import Drawn, Picture, draw, file_names, pictures
+from .findings import findings
 from .html import TEMPLATES
-from .latex import PACKAGES, floats, longtable
+from .latex import PACKAGES, all_theories, longtable
+from .latex_findings import itemize
 from .latex_text import escape, typewriter
 from .macros import definitions, example, macros
 from .table_model import Table
 
-OWN = ("all", "networks", "macros", "appendix", "example")  # stems of files that belong to no theory; theories may not use them
+OWN = ("all", "findings", "networks", "macros", "appendix", "example")  # stems of files that belong to no theory; theories may not use them
 
 
 def latex_folder(
@@ -42,7 +45,9 @@ def latex_folder(
         progress: function that is called with a line of text before a figure is drawn; drawing takes about a second per figure.
     """
     drawn = drawn or draw(pictures(aggregate), progress=progress)
-    texts = {"all.tex": floats(tables.summary(aggregate))}
+    texts = {"all.tex": all_theories(aggregate)}
+    if found := itemize(findings(aggregate)):
+        texts["findings.tex"] = found
     inputs: list[tuple[str, Theory | None]] = []
     for name, theory, theory_tables in _theories(aggregate):
         texts[f"{name}.tex"] = "\n".join(map(longtable, theory_tables))
@@ -53,7 +58,7 @@ def latex_folder(
     texts["macros.tex"] = definitions(aggregate)
     texts["appendix.tex"] = longtable(tables.provenance(aggregate, folders, checksums))
     texts["references.bib"] = references(aggregate.results, theories=aggregate.theories)
-    texts["example.tex"] = _example(aggregate, inputs, drawn.shown)
+    texts["example.tex"] = _example(aggregate, inputs, drawn.shown, with_findings=bool(found))
     return {name: text.encode() for name, text in texts.items()} | {
         f"figures/{name}": data for name, data in drawn.files.items()
     }, drawn.failed
@@ -61,7 +66,9 @@ def latex_folder(
 
 def names(aggregate: Aggregate) -> list[str]:
     """Lists the files that :func:`latex_folder` may write, without drawing; figures that turn out to be empty are listed too."""
-    stems = [name for name in OWN if name != "networks" or tables.networks(aggregate) is not None]
+    missing = {"networks"} if tables.networks(aggregate) is None else set()
+    missing |= set() if itemize(findings(aggregate)) else {"findings"}
+    stems = [name for name in OWN if name not in missing]
     texts = [f"{name}.tex" for name in (*stems, *(name for name, *_ in _theories(aggregate)))]
     return [*texts, "references.bib", *(f"figures/{name}" for name in file_names(pictures(aggregate)))]
 
@@ -81,11 +88,11 @@ def _file_name(theory: Theory) -> str:
     return f"theory-{name}" if name in OWN else name
 
 
-def _example(aggregate: Aggregate, inputs: Sequence[tuple[str, Theory | None]], shown: Sequence[Picture]) -> str:
-    """Returns the example document, with a section per theory and one for the networks."""
+def _example(aggregate: Aggregate, inputs: Sequence[tuple[str, Theory | None]], shown: Sequence[Picture], *, with_findings: bool) -> str:
+    """Returns the example document, with a section of findings, one per theory and one for the networks."""
     number = example(macros(aggregate))
     macro_text = rf"A number in the text is a macro: {typewriter(chr(92) + number.name)} is \{number.name}." if number else ""
-    sections = []
+    sections = [r"\section{Findings}", r"\input{findings}"] if with_findings else []
     for name, theory in inputs:
         panels = [picture for picture in shown if picture.theory == (theory.name if theory else None)]
         sections += [rf"\section{{{escape(theory.title if theory else 'Networks')}}}", rf"\input{{{name}}}", *map(_figure, panels)]

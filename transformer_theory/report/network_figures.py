@@ -1,70 +1,118 @@
 """Figures of networks: the timeline, learning curves, attention over the input images, features in a plane."""
 
-import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..core.plotting import COLOURS, axes, colour, label_ends, line, plain, style
+from ..core.plotting import COLOURS, axes, caption, colour, label_ends, line, plain, style
 from ..core.result import Result
-from . import format
 from .aggregate import NETWORK
 from .attention_maps import attention_maps, displayed, ink
-from .timeline import Series
+from .curves import Series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _TINTS = ("#4477AA", "#AA3377", "#C78A1B", "#117733", "#56B4E9", "#661100")  # used if a network has no fixed colour
-# colours of the network's own curves in the timeline
-_MUTED = ("#15181C", "#9AA3AD", "#B98A3C", "#7A6FA8", "#4F8A8B", "#8C5A4A")
+MAX_HEIGHT = 6.5  # inches of the timeline, so that it fits on a page together with its caption
+SMALL = 6.5  # points; the smallest type in the timeline
+_TICKS = (0, 0.01, 0.05, 0.15, 0.3, 0.5, 0.75, 1)  # shares of the last step
+_FEW_TICKS = (0, 0.05, 0.3, 0.6, 1)  # shares of the last step, for narrow panels
 
 
 @style()
 def timeline(group: Sequence[Series]) -> "Figure | None":
-    """Draws every theory's headline over the training steps, one panel per network.
+    """Draws every theory's headline over the training steps: a row per quantity, a column per network.
 
-    Each curve is scaled: 0 is its null, 1 or -1 the largest distance from the null. Its label names the theory and the value at 1. A dot
-    marks the step at which the curve has made half of its change.
+    The panels of a row have the same y-axis, which points upwards to the values that the theory predicts: it is reversed if the theory
+    predicts small values. The band of the null and the range over seeds are filled. A curve that does not leave the band is faint, and the
+    panel is at least twice as high as its band, so noise does not look like a change. A dot marks the step of departure from the band.
     """
-    moving = [s for s in group if s.scaled is not None and len(s.steps) > 1]
-    models = list(dict.fromkeys(s.model for s in moving))
+    group = [s for s in group if len(s.steps) > 1]
+    models = list(dict.fromkeys(s.model for s in group))
+    # Quantities of the networks come first, theories follow in order.
+    rows = list(dict.fromkeys((s.theory, s.label) for s in sorted(group, key=lambda s: s.theory != NETWORK)))
     if not models:
         return None
+    figure, panels = axes(len(rows), len(models), 7.2, min(MAX_HEIGHT, 0.75 + 1.02 * len(rows)))
+    grid = panels.reshape(len(rows), len(models))
     square_root = False
-    figure, panels = axes(len(models), 1, 7.6, 0.35 + 2.75 * len(models))
-    for ax, model in zip(panels, models):
-        of_network = [s for s in moving if s.model == model and s.theory == NETWORK]
-        for s in (s for s in moving if s.model == model):
-            is_network = s.theory == NETWORK
-            tint = _MUTED[of_network.index(s) % len(_MUTED)] if is_network else colour(s.theory)
-            kwargs = {"linestyle": (0, (5, 1.5, 1, 1.5)), "linewidth": 1.2} if is_network else {"linewidth": 1.9}
-            line(ax, s.steps, s.scaled, label=_label(s), **{"color": tint, **kwargs})  # pyright: ignore[reportArgumentType]
-            if s.crossing is not None and s.scaled is not None:
-                height = s.scaled[np.searchsorted(s.steps, s.crossing)]
-                ax.plot(s.crossing, height, "o", color=tint, markersize=4.5, markeredgecolor="white", markeredgewidth=0.8, zorder=5)
-        ax.axhline(0, color=COLOURS["null"], linewidth=1.0, zorder=1)
-        ax.set_title(plain(model))
-        ax.set_ylabel("0 = null,\n±1 = largest distance from it")
-        ax.margins(x=0.02)
-        square_root = _steps([s for s in moving if s.model == model], ax)
-        label_ends(ax, fontsize=7.2)
-    panels[-1].set_xlabel(f"training step{', square-root scale' if square_root else ''}")
+    for row, quantity in zip(grid, rows):
+        of_row = [s for s in group if (s.theory, s.label) == quantity]
+        low, high = _limits(of_row)
+        for ax, model in zip(row, models):
+            ax.tick_params(labelsize=SMALL, length=2, labelleft=ax is row[0])
+            of_panel = [s for s in of_row if s.model == model]
+            if not of_panel:
+                ax.text(0.5, 0.5, "not measured", transform=ax.transAxes, ha="center", va="center", fontsize=SMALL, color=COLOURS["null"])
+            for s in of_panel:
+                _draw_series(ax, s)
+            square_root |= _steps([s for s in group if s.model == model], ax, _FEW_TICKS if len(models) > 1 else _TICKS)
+            ax.locator_params(axis="y", nbins=3)
+            ax.set_ylim(*((high, low) if of_row[0].side == "<=" else (low, high)))
+            ax.tick_params(labelbottom=ax in grid[-1])
+            if of_row[0].unit == "share":
+                per_cent(ax)
+        row[0].set_title(" ", fontsize=7, pad=3)  # reserves the height of the heading, which may extend over the next panels
+        heading = row[0].annotate(_heading(of_row[0]), (0, 1), (0, 3), xycoords="axes fraction", textcoords="offset points", fontsize=7)
+        heading.set(color=colour(of_row[0].theory), in_layout=False)
+    for ax, model in zip(grid[0], models):
+        ax.annotate(plain(model), (0.5, 1), (0, 15), xycoords="axes fraction", textcoords="offset points", ha="center", fontweight="bold")
+    for ax in grid[-1]:
+        ax.set_xlabel(f"training step{' (square-root scale)' if square_root else ''}", fontsize=7)
+    seeds = max(s.seeds for s in group)
+    several = f" Lines are means over {seeds} seeds, coloured bands their range." if seeds > 1 else ""
+    caption(
+        figure,
+        f"Upwards is what the theory predicts. Grey: the null, from its smallest to its largest draw, and its median (dashed).{several} "
+        "Dot: the curve leaves this band and stays outside. Faint: it does not leave it.",
+    )
     return figure
 
 
-def _label(s: Series) -> str:
-    """Labels a curve with its theory, its quantity, the value at 1 and, if it has no null, the value at 0."""
-    zero = "" if s.nulls is not None else f"0 = {format.amount(float(s.values.min()), s.unit)}, "
-    top = s.scale if s.nulls is not None else float(s.values.max())
-    name = s.label if s.theory == NETWORK else f"{plain(s.theory)}: {s.label}"
-    return "\n".join([*textwrap.wrap(name, 34), f"{zero}1 = {format.amount(top, s.unit)}"])
+def _draw_series(ax: "Axes", s: Series) -> None:
+    """Draws the band of the null, the range over seeds and the curve; a dot marks the departure from the band."""
+    tint = colour(s.theory)
+    if s.null_low is not None and s.null_high is not None:
+        ax.fill_between(s.steps, s.null_low, s.null_high, color=COLOURS["null"], alpha=0.3, linewidth=0, zorder=1)
+    if s.nulls is not None:
+        line(ax, s.steps, s.nulls, color=COLOURS["null"], linewidth=0.8, linestyle=(0, (4, 3)), zorder=1.5)
+    faint = s.judged and s.within
+    if s.low is not None and s.high is not None:
+        ax.fill_between(s.steps, s.low, s.high, color=tint, alpha=0.1 if faint else 0.22, linewidth=0, zorder=1.8)
+    line(ax, s.steps, s.values, color=tint, linewidth=0.8 if faint else 1.6, alpha=0.6 if faint else 1.0)
+    if s.judged and s.departure is not None:
+        height = s.values[np.searchsorted(s.steps, s.departure)]
+        ax.plot(s.departure, height, "o", color=tint, markersize=4.2, markeredgecolor="white", markeredgewidth=0.8, zorder=5, clip_on=False)
 
 
-def _steps(group: Sequence[Series], ax: "Axes") -> bool:
-    """Sets up the axis of steps and returns whether its scale is the square root.
+def _limits(group: Sequence[Series]) -> tuple[float, float]:
+    """Returns the limits of the y-axis that panels of one quantity share.
+
+    They hold all values, seeds and bands. The band of a curve that does not leave it takes at most half of the height.
+    """
+    parts = [part for s in group for part in (s.values, s.low, s.high, s.nulls, s.null_low, s.null_high) if part is not None]
+    low, high = min(float(part.min()) for part in parts), max(float(part.max()) for part in parts)
+    for s in group:
+        if s.null_low is not None and s.null_high is not None and s.nulls is not None and s.within:
+            widest = float((s.null_high - s.null_low).max())
+            low, high = min(low, float(s.nulls.min()) - widest), max(high, float(s.nulls.max()) + widest)
+    space = 0.07 * (high - low) or 0.1 * abs(high) or 1.0
+    return low - space, high + space
+
+
+def _heading(s: Series) -> str:
+    """Names the theory, the quantity and the predicted direction."""
+    if s.theory == NETWORK:
+        return s.label
+    direction = {">=": "  ↑ predicted", "<=": "  ↑ predicted: small values (axis reversed)"}.get(s.side or "", "")
+    return f"{plain(s.title or s.theory)}: {s.label}{direction}"
+
+
+def _steps(group: Sequence[Series], ax: "Axes", shares: Sequence[float] = _TICKS) -> bool:
+    """Sets up the axis of steps and returns whether its scale is the square root; its ticks are then at these shares of the last step.
 
     The square root is used if the first measurements are much denser than later ones.
     """
@@ -77,7 +125,7 @@ def _steps(group: Sequence[Series], ax: "Axes") -> bool:
         return False
     ax.set_xscale("function", functions=(lambda x: np.sqrt(np.maximum(x, 0)), np.square))
     last = float(steps[-1])
-    ticks = [round(last * share) for share in (0, 0.01, 0.05, 0.15, 0.3, 0.5, 0.75, 1)]
+    ticks = [round(last * share) for share in shares]
     ax.set_xticks(ticks)
     ax.set_xlim(0, last * 1.015)
     ax.minorticks_off()

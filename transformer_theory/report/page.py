@@ -3,7 +3,6 @@
 It depends only on the stored results; the same results give the same bytes.
 """
 
-import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from ..core.parallel import stream
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.theory import Theory
-from . import figures, format, network_figures, tables, training, training_figures
+from . import figures, format, matrix, network_figures, tables, training, training_figures
 from .aggregate import COMPARE, NETWORK, ON_DATA, PROBE, TRAIN, Aggregate, Checked, Entry, aggregate, data_name, result_label, unfinished
 from .bibtex import keys
 from .html import inline, rendered
@@ -54,6 +53,7 @@ def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | Non
     context: dict[str, Any] = {
         **_head(combined, single),
         "alone": single,
+        "found": matrix.section(combined),
         "notes": combined.notes,
         "copy": COPY if any(data_name(result).endswith(JPEGS) for result in combined.results) else "",
         "results": [] if single else [_result_line(index, result) for index, result in enumerate(combined.results)],
@@ -168,9 +168,9 @@ def _training(combined: Aggregate, result: Result, quantities: Sequence[Curves])
     glance = [
         ("network", "; ".join([_network(result), *(f"{count:,} parameters" for count in [record.get("parameters")] if count)])),
         ("data", data_name(result)),
-        ("objective", _short(settings.get("objective"))),
+        ("objective", training.one_line(settings.get("objective"))),
         ("samples", ", ".join(f"{settings[key]:,} {key.partition('_')[0]}" for key in SAMPLES if key in settings)),
-        ("recipe", _recipe(network_settings)),
+        ("recipe", training.recipe(network_settings)),
         ("steps", f"{summary.steps:,}"),
         ("time", " on ".join(filter(None, ("" if summary.seconds is None else format.duration(summary.seconds), record.get("device"))))),
         ("speed", "" if speed is None else f"{speed[0]:,.0f} images per second, median ({speed[1]:,.0f} to {speed[2]:,.0f})"),
@@ -187,25 +187,6 @@ def _training(combined: Aggregate, result: Result, quantities: Sequence[Curves])
         "layers": inline(lambda: training_figures.by_layer(by_layer, three_steps), "layers", "Quantities from the first layer to the last"),
         "by_layer": training.by_layer(by_layer, three_steps),
     }
-
-
-def _recipe(settings: dict[str, Any]) -> str:
-    """Returns the name of the recipe and the settings in which the run differs from it."""
-    from ..training.recipes import IMAGE_RECIPES, image_recipe
-
-    name, network = settings.get("recipe"), settings.get("network")
-    if name not in IMAGE_RECIPES or network is None:
-        return str(name or "")
-    defaults = dict(format.flatten(dataclasses.asdict(image_recipe(network, name=name))))
-    changes = [f"{key} {text} instead of {defaults[key]}" for key, text in format.flatten(settings) if defaults.get(key, text) != text]
-    return f"{name}{', but ' if changes else ''}{', '.join(changes)}"
-
-
-def _short(value: Any) -> str:
-    """Formats a setting in one line; a nested setting becomes its name followed by its values."""
-    if isinstance(value, dict):
-        return ", ".join(filter(None, (value.get("name"), *(f"{name} {text}" for name, text in format.flatten(value) if name != "name"))))
-    return "" if value is None else str(value)
 
 
 def _in_training(quantities: Sequence[Curves], name: str, title: str, theory: Theory | None, *, draw: bool) -> dict[str, Any] | None:
@@ -235,26 +216,34 @@ def _section(
             for picture in pictures
             if combined.results[picture.result].name == COMPARE and picture.model == model and (single is not None or not model)
         ]
-        parts.append(_part(combined, theory, entries, panels, format.view_name(model), data, folded=bool(model)))
-    parts.sort(key=lambda part: part["folded"])
+        parts.append(_part(combined, theory, entries, panels, format.view_name(model), data, features=bool(model)))
+    parts.sort(key=lambda part: part["features"])
     for name, entries in tables.grouped(
         combined.select(theory=theory.name, kind=("figure", "rung")), lambda entry: tables.experiment_of(combined, entry)
     ):
         panels = [picture for picture in pictures if combined.results[picture.result].name == name]
-        parts.append(_part(combined, theory, entries, panels, name, "", folded=False))
+        parts.append(_part(combined, theory, entries, panels, name, ""))
     in_network = combined.select(theory=theory.name, kind="in network")
     if single is not None:  # the table of curves has the quantities with curves, and the summary has the headlines
         with_curves = {curve.quantity for curve in quantities}
         in_network = [entry for entry in in_network if entry.row.quantity not in with_curves or entry.row.layer is not None]
     if in_network:
-        parts.append(_part(combined, theory, in_network, [], "trained networks", "", folded=False))
+        parts.append(_part(combined, theory, in_network, [], "trained networks", ""))
     draw = single is not None and single.name == TRAIN
     in_training = _in_training(quantities, format.slug(theory.name), theory.title, theory, draw=draw)
-    return {"theory": theory, "parts": parts, "training": in_training, "claims": combined.claims_of(theory)}
+    claims = combined.claims_of(theory)
+    return {"theory": theory, "parts": parts, "training": in_training, "claims": claims, "verdicts": _verdicts(claims)}
 
 
 def _part(
-    combined: Aggregate, theory: Theory, entries: Sequence[Entry], plots: Sequence[figures.Picture], name: str, data: str, *, folded: bool
+    combined: Aggregate,
+    theory: Theory,
+    entries: Sequence[Entry],
+    plots: Sequence[figures.Picture],
+    name: str,
+    data: str,
+    *,
+    features: bool = False,
 ) -> dict[str, Any]:
     """Returns one view of the data, or one experiment: figures, numbers, assumptions, and the reasons for missing measurements."""
     several = len({result for entry in combined.entries for result in entry.results}) > 1
@@ -267,13 +256,15 @@ def _part(
     # If the list is too long, fold at least five numbers; folding one or two would save no space.
     first = numbers if len(numbers) <= FIRST_NUMBERS else numbers[: FIRST_NUMBERS - 4]
     rest = numbers[len(first) : MAX_NUMBERS]
+    experiment = any(entry.row.kind in ("figure", "rung") for entry in entries)
+    title = full_name if experiment else f"{'In' if name == 'trained networks' else 'On'} the {full_name}"
     slug, caption = f"{format.slug(theory.name)}-{format.slug(full_name)}", f"{theory.title}: prediction and measurement, {full_name}"
     return {
         "name": full_name,
-        "folded": folded,
-        "experiment": any(entry.row.kind in ("figure", "rung") for entry in entries),
-        "figures": [_figure(combined, picture, f"{slug}-{result_label(picture.result)}") for picture in plots],
-        "headline": numbers[0] if folded and numbers and numbers[0].row.quantity == headline else None,
+        "title": title,
+        "features": features,
+        "figures": [_figure(combined, picture, f"{slug}-{result_label(picture.result)}", f"{title}.") for picture in plots],
+        "headline": numbers[0] if numbers and numbers[0].row.quantity == headline else None,
         "reasons": [entry for entry in measured if entry.missing],
         "first": tables.numbers(first, slug, caption) if first else None,
         "more": tables.numbers(rest, f"{slug}-more", f"{caption}, continued") if rest else None,
@@ -282,11 +273,11 @@ def _part(
     }
 
 
-def _figure(combined: Aggregate, picture: figures.Picture, name: str) -> dict[str, Any]:
-    """Returns the arguments of :func:`inline` for a figure, and its caption, which names its result and settings."""
+def _figure(combined: Aggregate, picture: figures.Picture, name: str, view: str) -> dict[str, Any]:
+    """Returns the arguments of :func:`inline` for a figure, and its caption: the view, or an experiment with its settings."""
     result = combined.results[picture.result]
     settings = ", ".join(f"{key.replace('_', ' ')} {text}" for key, text in format.flatten(result.settings)) if not picture.model else ""
-    caption = f"{result_label(picture.result)}: {result.name}{f' ({settings})' if settings else ''}" if result.name != COMPARE else ""
+    caption = f"{result_label(picture.result)}: {result.name}{f' ({settings})' if settings else ''}" if result.name != COMPARE else view
     return {"drawing": {"draw": picture.draw, "name": name, "label": picture.title}, "caption": caption}
 
 
@@ -362,7 +353,6 @@ def _timeline(combined: Aggregate, index: int, available: Sequence[Series]) -> d
 def _board(combined: Aggregate, data: str) -> dict[str, Any]:
     """Returns the table of all claims and the options of its filters, each option as (value, label, number of claims)."""
     claims = combined.claims
-    ranked = sorted(claims, key=rank)
     by_source = sorted(
         (checked.verification.source for checked in claims if checked.verification.source.known),
         key=lambda source: Source(source.key).label,
@@ -370,7 +360,7 @@ def _board(combined: Aggregate, data: str) -> dict[str, Any]:
     return {
         "claims": [(checked, rank(checked)) for checked in claims],
         "data": data,
-        "verdicts": _choices([(checked.verification.outcome, checked.verification.outcome) for checked in ranked]),
+        "verdicts": _verdicts(claims),
         "theories": _choices([(checked.theory.name, checked.theory.title) for checked in claims]),
         "sources": _choices([(source.key, Source(source.key).label) for source in by_source]),
     }
@@ -379,6 +369,11 @@ def _board(combined: Aggregate, data: str) -> dict[str, Any]:
 def rank(checked: Checked) -> int:
     """Returns the rank of a claim's verdict; the most severe has rank 0."""
     return _ORDER.index(format.verdict_style(checked.verification.outcome)[0])
+
+
+def _verdicts(claims: Sequence[Checked]) -> list[tuple[str, str, int]]:
+    """Returns the verdicts of claims, the most severe first, each as (value, label, number of claims)."""
+    return _choices([(checked.verification.outcome, checked.verification.outcome) for checked in sorted(claims, key=rank)])
 
 
 def _choices(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str, int]]:

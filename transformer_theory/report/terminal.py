@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 from ..core.claims import CONTROL_TEXT, Verification
 from ..core.measurement import Measurement
 from ..core.result import Result
-from ..core.sources import Source
 from ..core.theory import Theory
 from . import format, tables
 from .aggregate import NETWORK, aggregate
-from .table_model import Cell, Note, Plain, Strong, StrongNote, Verdict, pieces
+from .findings import Finding, findings, interval_text, sentences, short
+from .matrix import p_text
 from .unicode_math import plain
 
 if TYPE_CHECKING:
@@ -19,65 +19,66 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _STYLES = {"good": "green", "bad": "bold red", "unsure": "yellow", "outside": "cyan", "none": "dim"}
-_SUMMARY = (  # columns of the summary: title, smallest width, share of the remaining width
-    ("on", 14, 8),
-    ("quantity and prediction", 18, 10),
-    ("measured", 15, 9),
-    ("verdict", 11, 6),
-    ("source", 10, 7),
-)
+_OUTCOME_STYLES = {"as predicted": "green", "opposite": "bold red", "any data": "cyan"}
 _BASIS = {"theory": "theory", "limit": "limit", **tables.BASIS_TEXT}
 
 
 def summary(result: Result, *, theories: Iterable[Theory] | None = None) -> "Group":
-    """Returns the summary of all theories: one block per theory, one line per view of the data and per trained network."""
+    """Returns what a comparison found: the sentences, the headlines of each theory with their nulls and p-values, and the claims."""
     from rich.console import Group
     from rich.padding import Padding
-    from rich.table import Table
     from rich.text import Text
 
+    combined = aggregate(result, theories=theories)
+    found = findings(combined)
     parts: list[RenderableType] = [Text(f"Theories of transformers on {result.settings.get('data', 'the data')}", style="bold")]
-    for block in tables.summary(aggregate(result, theories=theories)).blocks:
-        title, _, question = pieces(block.heading)
-        table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True, show_header=len(parts) == 1, header_style="dim")
-        below: list[RenderableType] = []
-        for name, min_width, share in _SUMMARY:
-            table.add_column(name, min_width=min_width, ratio=share, vertical="top")
-        parts.append(Text(f"\n{plain(str(title))}", style="bold").append(f" · {plain(str(question))}", style="not bold dim"))
-        for line in block.lines:
-            if not line.cells:
-                below.append(Padding(_cell(line.below), (0, 0, 0, 2)))
-                continue
-            on, quantity, prediction, value, null, verdicts, source = line.cells  # the columns of tables.summary
-            missing = not value
-            measured = _cell(value)
-            if not missing and null != format.NOTHING:
-                middle, spread, *_ = pieces(null)  # the median, then the range of the draws
-                measured.append(f"\nnull {middle}\n  {spread}", style="dim")
-            quantity_and_prediction = _cell(quantity, notes=missing)
-            quantity_and_prediction.append(f" {prediction}" if prediction and quantity_and_prediction.plain else str(prediction))
-            table.add_row(_cell(on), quantity_and_prediction, measured, _cell(verdicts), _cell(source))
-        parts += [table, *below]
+    parts += [Padding(Text(plain(sentence)), (1, 0, 0, 2)) for sentence in sentences(found)]
+    if found:
+        tests = f"{format.several(found.tests, 'test')}; q controls the false discovery rate (Benjamini and Hochberg)"
+        parts.append(Padding(Text(f"{tests}. Null: median and range. The page explains the outcomes.", style="dim"), (1, 0, 0, 0)))
+    for theory in combined.theories:
+        own, verified = [finding for finding in found.all if finding.theory is theory], combined.claims_of(theory)
+        if own or verified:
+            parts.append(Text(f"\n{plain(theory.title)}", style="bold").append(f" · {plain(theory.question)}", style="not bold dim"))
+        for quantity in dict.fromkeys(finding.row.quantity for finding in own):
+            parts.append(_findings([finding for finding in own if finding.row.quantity == quantity]))
+        if verified:
+            parts.append(Padding(Text(f"Generated instances: {plain(tables.claims_text(verified))}"), (0, 0, 0, 2)))
     return Group(*parts)
 
 
-def _cell(cell: Cell, *, notes: bool = True) -> "Text":
-    """Formats a cell; notes are printed on separate lines or, if ``notes`` is false, omitted."""
+def _findings(same: Sequence[Finding]) -> "Group":
+    """Returns the name of a quantity with its prediction, and one line per place where it was measured."""
+    from rich.console import Group
+    from rich.table import Table
     from rich.text import Text
 
-    text = Text()
-    for piece in pieces(cell):
-        if isinstance(piece, Source):
-            text.append(piece.label)
-        elif isinstance(piece, Note):
-            if notes and piece:
-                style = "bold" if isinstance(piece, StrongNote) else "dim"
-                text.append(f"\n{plain(piece)}" if text.plain else plain(piece), style=style)
-        elif isinstance(piece, Verdict):
-            text.append_text(verdict(piece))
-        else:
-            text.append(str(piece) if isinstance(piece, Plain) else plain(piece), style="bold" if isinstance(piece, Strong) else "")
-    return text
+    first = same[0].row
+    prediction = format.prediction(first)
+    heading = Text(f"  {plain(first.quantity)}").append("" if prediction == format.NOTHING else f"  {prediction}", style="dim")
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True, show_header=False)
+    for ratio in (7, 7, 8, 5, 6):
+        table.add_column(ratio=ratio, vertical="top")
+    for finding in same:
+        row = finding.row
+        where = f"trained {finding.model}" if finding.view == "network" else format.view_name(finding.model)
+        if row.value is None:
+            table.add_row(Text(f"    {where}"), Text(finding.reason, style="dim"), "", "", Text(finding.outcome, style="dim"))
+            continue
+        null = "" if row.null is None or not row.null.draws else f"null {short(row.null.median, row)}"
+        spread = f" ({short(row.null.low, row)} … {short(row.null.high, row)})" if row.null is not None and len(row.null.draws) > 1 else ""
+        noise = "" if row.on_noise is None or row.scope != "any data" else f"noise {short(row.on_noise, row)}"
+        test = "" if row.p is None or finding.q is None else f"p {p_text(row.p)}, q {p_text(finding.q)}"
+        table.add_row(
+            Text(f"    {where}"),
+            Text(short(row.value, row), style="bold").append(f" {interval_text(row)}", style="not bold"),
+            Text(f"{null}{spread}", style="dim"),
+            Text(noise or test),
+            Text(
+                finding.outcome if not (noise and test) else f"{finding.outcome}, {test}", style=_OUTCOME_STYLES.get(finding.outcome, "dim")
+            ),
+        )
+    return Group(heading, table)
 
 
 def verdict(name: str) -> "Text":

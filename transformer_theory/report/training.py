@@ -1,7 +1,8 @@
 """The summary of a stored training run, and tables of the quantities that were measured during training."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -71,6 +72,25 @@ def training_summary(result: Result) -> TrainingSummary:
         seconds=times[-1] if times else None,
         speed=(float(np.median(speeds)), min(speeds), max(speeds)) if speeds else None,
     )
+
+
+def recipe(settings: dict[str, Any]) -> str:
+    """Returns the name of the recipe and the settings in which the run differs from it."""
+    from ..training.recipes import IMAGE_RECIPES, image_recipe
+
+    name, network = settings.get("recipe"), settings.get("network")
+    if name not in IMAGE_RECIPES or network is None:
+        return str(name or "")
+    defaults = dict(format.flatten(asdict(image_recipe(network, name=name))))
+    changes = [f"{key} {text} instead of {defaults[key]}" for key, text in format.flatten(settings) if defaults.get(key, text) != text]
+    return f"{name}{', but ' if changes else ''}{', '.join(changes)}"
+
+
+def one_line(value: Any) -> str:
+    """Formats a setting in one line; a nested setting becomes its name followed by its values."""
+    if isinstance(value, dict):
+        return ", ".join(filter(None, (value.get("name"), *(f"{name} {text}" for name, text in format.flatten(value) if name != "name"))))
+    return "" if value is None else str(value)
 
 
 def first_and_last(curves: Sequence[Curves], name: str, caption: str) -> table_model.Table | None:

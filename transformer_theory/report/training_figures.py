@@ -1,7 +1,8 @@
 """Figures of a training run: learning curves, each theory's quantities over steps and layers, and profiles over the layers at a few steps.
 
-Layers are coloured from dark to light, and nulls are dashed. Up to :data:`MAX_LINES` layers are drawn as lines. More are drawn as two heat
-maps, layer by step, one of the values and one of their nulls, with a common scale.
+Values are means over seeds. Layers are coloured from dark to light, and nulls are dashed; the band of a headline's null is filled. Up to
+:data:`MAX_LINES` layers are drawn as lines. More are drawn as two heat maps, layer by step, one of the values and one of their nulls, with
+a common scale.
 """
 
 import textwrap
@@ -12,8 +13,8 @@ import numpy as np
 
 from ..core.plotting import COLOURS, axes, label_ends, line, shades, style
 from . import format
+from .curves import Curves
 from .network_figures import per_cent, positions
-from .timeline import Curves
 from .training import TrainingSummary
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def theory(headline: Curves | None, others: Sequence[Curves]) -> "Figure | None"
         return _small(others, wide=headline)
     figure, (ax,) = axes(width=7.6, height=2.7)
     _lines(ax, headline, band=False)
+    _null_bands(ax, headline)
     labelled = set(positions(len(headline.layers), MAX_LINES))
     for position, layer_line in enumerate(ax.get_lines()[: len(headline.layers)]):
         layer_line.set_label(_layer(headline.layers[position]) if position in labelled else "_")
@@ -125,7 +127,8 @@ def _small(curves: Sequence[Curves], wide: Curves | None = None) -> "Figure":
         ax = figure.add_subplot(places[0].get_gridspec()[0, :wide_places])
         for covered in places[:wide_places]:
             covered.remove()
-        _lines(ax, wide, band=True)
+        _lines(ax, wide, band=False)
+        _null_bands(ax, wide)
         ax.set_title(wide.label, fontsize=8.5)
     for ax in places[wide_places + len(curves) :]:
         ax.set_visible(False)
@@ -150,6 +153,15 @@ def _lines(ax: "Axes", curve: Curves, *, band: bool) -> None:
         for values, spread, tint in zip(curve.values[points].T, curve.spread[points].T, tints):
             ax.fill_between(steps, values - spread, values + spread, color=tint, alpha=0.13, linewidth=0, zorder=1)
     ax.locator_params(axis="x", integer=True, nbins=5)
+
+
+def _null_bands(ax: "Axes", curve: Curves) -> None:
+    """Fills the band of the null of each layer, from its smallest to its largest draw."""
+    points = positions(len(curve.steps), MAX_POINTS)
+    low, high = curve.null_band[:, points]
+    for bottom, top, tint in zip(low.T, high.T, shades(len(curve.layers))):
+        if np.isfinite(bottom).any():
+            ax.fill_between(curve.steps[points], bottom, top, color=tint, alpha=0.13, linewidth=0, zorder=1)
 
 
 def _heat_maps(curves: Sequence[Curves]) -> "Figure":

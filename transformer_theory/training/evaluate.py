@@ -16,7 +16,7 @@ from torch import nn
 
 from ..core.measurement import Arrays, Measurement, Table
 from ..core.result import Result
-from ..core.statistics import with_interval
+from ..core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, fixed_generator, with_interval
 from ..data.image_data import Images
 from ..models import build
 from .folder import network_file
@@ -199,26 +199,28 @@ def measure_objective(network: StoredNetwork, train: Images, test: Images) -> li
     return [with_interval(replace(row, split="test", model=network.name, note=note)) for row in rows]
 
 
-def measure_metrics(network: StoredNetwork, images: Images, *, metrics: Metrics, seed: int, split: str = "test") -> list[Measurement]:
-    """Measures metrics of a network per layer and head, with null distributions from untrained networks of the same sizes.
+def measure_metrics(
+    network: StoredNetwork, images: Images, *, metrics: Metrics, split: str = "test"
+) -> tuple[list[Measurement], list[list[Measurement]]]:
+    """Measures metrics of a network per layer and head, and in untrained networks of the same sizes.
 
-    See :class:`.Monitor`.
+    Returns the rows, with null distributions (see :class:`.Monitor`), and the rows of each untrained network.
 
     Args:
         network: network to measure.
         images: images in random order.
         metrics: function that makes new metrics.
-        seed: seed of the weights of the untrained networks.
         split: column ``split`` of the rows.
     """
-    saved, generator = network.saved, torch.Generator().manual_seed(seed)
+    saved, generator = network.saved, fixed_generator()
     device = next(saved.model.parameters()).device
 
     def untrained(number: int) -> nn.Module:
         fresh = build(saved.untrained, generator)
         return Pixels(fresh, saved.model.mean.flatten().cpu(), saved.model.std.flatten().cpu()).to(device)
 
-    return Monitor(images, metrics, name=network.name, untrained=untrained, split=split).measure(saved.model, network.step)
+    monitor = Monitor(images, metrics, name=network.name, untrained=untrained, split=split, networks=RANGE_DRAWS)
+    return monitor.measure(saved.model, network.step, draws=HEADLINE_DRAWS), monitor.untrained
 
 
 def timeline(network: StoredNetwork) -> Table:

@@ -1,12 +1,14 @@
 """Metrics of networks during training, those of theories and general ones, compared with untrained networks of the same sizes.
 
 If a metric gives a row no null distribution, the values of the same metric in untrained networks on the same samples are its null
-distribution.
+distribution. At the checkpoints of a training, nulls have :data:`~..core.statistics.BAND_DRAWS` draws, which suffice for a band around a
+curve; where a number is reported, they have more (:meth:`Monitor.measure`).
 
 Attention is measured on a few hundred samples. Features with classes are measured on many more: few samples bias coding rates and the
 collapse of classes, and the measurement costs no more than a forward pass.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,7 +20,7 @@ from torch import Tensor, nn
 from ..core.measurement import Arrays, Measurement, Null, Table
 from ..core.metric import Metric
 from ..core.parallel import one_thread
-from ..core.statistics import nulls_of, over_heads, place_of
+from ..core.statistics import BAND_DRAWS, HEADLINE_DRAWS, UNTRAINED, nulls_of, over_heads, place_of
 from ..data.image_data import Images
 from ..data.tokens import TokenData
 from ..metrics.class_features import ClassFeatures, NeuralCollapse
@@ -38,11 +40,10 @@ from .tasks import Classification
 SAMPLES = 256  # samples per measurement: a few hundred suffice, and the measurement takes well under a second
 SAMPLES_BY_CLASS = 3_072  # samples for features with classes; with more, value and null decrease together, see docs/probes.md
 PER_PASS, PER_PASS_BY_CLASS = 128, 512  # images per forward pass, with attention maps or with features only in memory
-UNTRAINED_NETWORKS = 3  # networks that the null distribution is computed from
+UNTRAINED_NETWORKS = BAND_DRAWS  # networks that the null distribution of a timeline is computed from
 PICTURED = 6  # samples whose attention maps are stored for figures
 MAP_NUMBERS = 2**22  # limit on the numbers in all maps of a network, 16 MiB; longer sequences have fewer maps
 CHECKPOINTS = 14
-UNTRAINED_NULL = "untrained networks"
 
 Metrics = Callable[[], Sequence[Metric]]
 """Makes new metrics. Some metrics compare a measurement with earlier ones, so each network needs its own."""
@@ -110,8 +111,13 @@ class Monitor:
         metrics: function that makes new metrics; :func:`with_general` adds the general ones.
         name: column ``model`` of the rows.
         untrained: function that makes a network with random weights, given its number; these networks give the null distributions. None:
-            pass the networks to :meth:`compare_with` later.
+            rows have only the nulls of their metrics.
         split: column ``split`` of the rows.
+        networks: number of untrained networks.
+
+    Attributes:
+        untrained: rows of each untrained network.
+
     Raises:
         ValueError: there are no samples.
     """
@@ -124,24 +130,19 @@ class Monitor:
         name: str,
         untrained: Callable[[int], nn.Module] | None,
         split: str = "validation",
+        networks: int | None = None,
     ):
         if not len(samples):
             raise ValueError("a monitor needs samples, got none")
-        self.samples, self.fresh, self.name, self.split = samples[:SAMPLES_BY_CLASS], metrics, name, split
-        self.nulls: dict[tuple, Null] = {}
+        self.samples, self.name, self.split = samples[:SAMPLES_BY_CLASS], name, split
+        self.untrained: list[list[Measurement]] = []
         if untrained is not None:
-            self.compare_with(untrained(number) for number in range(UNTRAINED_NETWORKS))
+            # Each network has new metrics, so that no metric compares a trained network with an untrained one as an earlier measurement.
+            with contextlib.suppress(NoAttention):
+                for number in range(UNTRAINED_NETWORKS if networks is None else networks):
+                    self.untrained.append(self._rows(untrained(number), with_general(metrics()), 0, 0))
+        self.nulls = nulls_of(self.untrained, UNTRAINED)
         self.metrics = with_general(metrics())
-
-    def compare_with(self, untrained: Iterable[nn.Module]) -> None:
-        """Computes the null distributions from untrained networks.
-
-        Each network has new metrics, so that no metric compares a trained network with an untrained one as an earlier measurement.
-        """
-        try:
-            self.nulls = nulls_of([self._rows(network, with_general(self.fresh()), 0) for network in untrained], UNTRAINED_NULL)
-        except NoAttention:
-            self.nulls = {}
 
     def memory(self) -> list[dict]:
         """Returns the state that the metrics carry from one measurement to the next."""
@@ -158,35 +159,40 @@ class Monitor:
         for metric, state in zip(self.metrics, memory):
             metric.remember(state)
 
-    def measure(self, model: nn.Module, step: int) -> list[Measurement]:
+    def measure(self, model: nn.Module, step: int, *, draws: int = BAND_DRAWS) -> list[Measurement]:
         """Returns the rows of a network at a step; at step 0 also a row with reasons for each metric that measured nothing.
 
-        The network's mode is restored, and no random numbers are drawn.
+        The network's mode is restored, and torch's global generator is not used.
+
+        Args:
+            model: network to measure.
+            step: column ``step`` of the rows.
+            draws: number of null draws of the metrics' own nulls, see :meth:`.Metric.compute`.
         """
         try:
-            rows = self._rows(model, self.metrics, step)
+            rows = self._rows(model, self.metrics, step, draws)
         except NoAttention:
             row = Measurement("network", "network", "attention", None, reason="the network has no attention maps", model=self.name)
             return [] if step else [replace(row, step=step, split=self.split)]
         return with_nulls(rows, self.nulls)
 
-    def _rows(self, model: nn.Module, metrics: Sequence[Metric], step: int) -> list[Measurement]:
+    def _rows(self, model: nn.Module, metrics: Sequence[Metric], step: int, draws: int) -> list[Measurement]:
         """Measures the metrics, each on its number of samples."""
         samples = self.samples
         if isinstance(samples, TokenData):
             samples = samples[:SAMPLES]
-            return self._measure(model, metrics, step, [(_inputs(model, samples), samples.labels)], len(samples))
+            return self._measure(model, metrics, step, draws, [(_inputs(model, samples), samples.labels)], len(samples))
         by_class = [metric for metric in metrics if isinstance(metric, ClassFeatures)]
         others = [metric for metric in metrics if not isinstance(metric, ClassFeatures)]
         with one_thread():
             few = samples[:SAMPLES]
-            rows = self._measure(model, others, step, _passes(model, few, PER_PASS), len(few))
-        return rows + self._measure(model, by_class, step, _passes(model, samples, PER_PASS_BY_CLASS), len(samples))
+            rows = self._measure(model, others, step, draws, _passes(model, few, PER_PASS), len(few))
+        return rows + self._measure(model, by_class, step, draws, _passes(model, samples, PER_PASS_BY_CLASS), len(samples))
 
-    def _measure(self, model: nn.Module, metrics: Sequence[Metric], step: int, batches: Batches, n: int) -> list[Measurement]:
+    def _measure(self, model: nn.Module, metrics: Sequence[Metric], step: int, draws: int, batches: Batches, n: int) -> list[Measurement]:
         """Measures the metrics once, on all batches together; they hold n samples."""
         measured = measured_network(model)
-        with evaluation(model), probe(measured, metrics, name=self.name) as p, p.together(step):
+        with evaluation(model), probe(measured, metrics, name=self.name, draws=draws) as p, p.together(step):
             for inputs, labels in batches:
                 p.labels = labels
                 measured(inputs)
@@ -249,7 +255,7 @@ class Monitored:
 
     Attributes:
         model: trained network, in evaluation mode.
-        rows: rows of all checkpoints, with ``model``, ``step`` and ``split``.
+        rows: rows of all checkpoints, with ``model``, ``step`` and ``split``; nulls are those of the metrics, not untrained networks.
         arrays: ``network/<name>/steps`` and, if the network has attention maps, ``network/<name>/attention``
             [steps, layers, heads, sequences, queries, keys].
         queries: outputs of the last block at the query token, [n, dim], for the first validation sequences; one array per checkpoint.
@@ -306,7 +312,7 @@ def monitored_training(
     queries: list[Tensor] = []
 
     def checkpoint(step: int, network: nn.Module) -> None:
-        rows.extend(monitor.measure(network, step))
+        rows.extend(monitor.measure(network, step, draws=HEADLINE_DRAWS if step == steps else BAND_DRAWS))
         scores = task.evaluate(network)
         rows.extend(replace(row, model=recipe.name, step=step) for row in scores)
         attention = attention_maps(network, _inputs(network, validation_data[:PICTURED]), limit=MAP_NUMBERS // len(stops))
@@ -330,12 +336,10 @@ def monitored_training(
         callback=checkpoint,
         device=device,
     )
-    # The generator draws the untrained networks after the training, so that the training does not depend on their number.
-    monitor.compare_with([build(lambda: recipe.build(train_data), generator).to(device).eval() for _ in range(UNTRAINED_NETWORKS)])
     arrays = Arrays({f"network/{recipe.name}/steps": np.array(stops)})
     if len(maps) == len(stops) and maps[0].size:
         arrays[f"network/{recipe.name}/attention"] = np.stack(maps)
-    return Monitored(trained.model, with_nulls(rows, monitor.nulls), arrays, queries)
+    return Monitored(trained.model, rows, arrays, queries)
 
 
 def _inputs(model: nn.Module, data: TokenData) -> Tensor:

@@ -6,8 +6,9 @@ import torch
 from transformer_theory.core.measurement import Table
 from transformer_theory.core.metric import Activations
 from transformer_theory.theories import attention_svm
+from transformer_theory.theories.attention_svm.builders import distinct_constraints
 from transformer_theory.theories.attention_svm.in_networks import COSINE, FOREIGN_TOKENS, MARGIN, AlignmentMetric
-from transformer_theory.theories.attention_svm.solvers import dual_multipliers
+from transformer_theory.theories.attention_svm.solvers import dual_multipliers, many_dual_multipliers
 
 
 def gaussian(*shape, seed=0, dtype=torch.float64):
@@ -170,6 +171,40 @@ def test_multipliers_from_inner_products_are_those_of_the_solver(dim):
     assert dual_multipliers(opposed) is None  # infeasible
 
 
+@pytest.mark.parametrize("dim", [8, 24, 96])
+def test_a_batch_of_multipliers_is_that_of_single_problems(dim):
+    x, z = gaussian(40, 4, 17, dim), gaussian(40, 4, dim, seed=1)
+    x[0, 0, 3] = x[0, 0, 5]  # an omitted constraint has a zero difference
+    difference = (x[:, :, :1] - x[:, :, 1:]).flatten(1, 2)
+    difference[0, 2] = 0
+    query = z.repeat_interleave(16, dim=1)
+    gram, counted = (difference @ difference.mT) * (query @ query.mT), difference.any(-1)
+    multipliers, solved = many_dual_multipliers(gram, counted)
+    assert int(solved.sum()) >= (39 if dim > 8 else 0)  # up to d constraints per query are independent
+    for b in solved.nonzero().squeeze(-1).tolist():
+        kept = counted[b]
+        expected = dual_multipliers(gram[b][kept][:, kept])
+        torch.testing.assert_close(multipliers[b, kept], expected, rtol=1e-7, atol=1e-9)
+        assert not multipliers[b, ~kept].any()
+
+
+def test_a_head_in_a_module_is_measured_as_on_its_own():
+    """The heads and draws of a module are solved in one batch; duplicates and ties leave it."""
+    tokens, heads = gaussian(20, 9, 12), gaussian(3, 12, 12, seed=1)
+    tokens[3, 4] = tokens[3, 5]
+    heads[1] = 0
+    together = measured_by(seen(tokens, heads))._alignments((0, 0), 3, None)
+    assert together[1].reason.startswith("W is zero")
+    for head in (0, 2):
+        pairs = torch.randperm(180, generator=torch.Generator().manual_seed(head))[: 256 // 3 // 8]
+        x, z = tokens[pairs // 9], tokens[pairs // 9, pairs % 9]
+        chosen = (x @ (z @ heads[head].T)[..., None]).squeeze(-1).argmax(-1)
+        solution = attention_svm.frobenius_max_margin(distinct_constraints(x, z, chosen))
+        expected = float((heads[head] * solution.W).sum() / heads[head].norm() / solution.norm)
+        assert together[head].cosine == pytest.approx(expected, abs=1e-9)
+        assert len(together[head].null.draws) == 3
+
+
 def test_alignment_takes_numpy_arrays_and_float32():
     W, x = gaussian(6, 6), gaussian(4, 5, 6, seed=1)
     exact, other = (
@@ -207,7 +242,11 @@ def test_the_metric_measures_every_head_and_forgets_on_reset():
     for row in table:
         assert row.value is not None
         assert 0 < row.value < 1
-        assert (row.null is not None) == (row.quantity == COSINE)
+        assert row.null is None
+        assert row.side == ">="
+    with_null = Table(metric.compute(draws=2))
+    assert with_null.column("value") == table.column("value")
+    assert [row.null is not None for row in with_null] == [row.quantity == COSINE for row in with_null]
     assert list(table) == metric.compute()
     metric.reset()
     assert metric.compute() == []
@@ -215,11 +254,11 @@ def test_the_metric_measures_every_head_and_forgets_on_reset():
 
 def test_the_caller_chooses_the_number_of_draws():
     metric = measured_by(seen(gaussian(20, 9, 12), gaussian(1, 12, 12, seed=1)))
-    few, many = (Table(metric.compute(draws=draws)).select(quantity=COSINE).one().null for draws in (0, 19))
-    assert few is not None
-    assert many is not None
+    none, few, many, most = (Table(metric.compute(draws=draws)).select(quantity=COSINE).one().null for draws in (0, 2, 19, 199))
+    assert none is None
     assert (len(few.draws), len(many.draws)) == (2, 19)
-    assert many.draws[:2] == few.draws
+    assert many.draws[:2] == pytest.approx(few.draws, rel=1e-9)
+    assert most == many  # expensive, so never more than 19
     other = Table(metric.compute(draws=2, generator=torch.Generator().manual_seed(5))).select(quantity=COSINE).one().null
     assert other != few
 

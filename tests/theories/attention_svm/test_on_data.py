@@ -9,7 +9,7 @@ from transformer_theory.core.result import Result
 from transformer_theory.core.theory import Unsupported
 from transformer_theory.data import TokenData
 from transformer_theory.theories import attention_svm
-from transformer_theory.theories.attention_svm.on_data import HEADLINE, SELECTABLE, describe, measure, plot, read
+from transformer_theory.theories.attention_svm.on_data import HEAD_ACCURACY, HEADLINE, SELECTABLE, describe, measure, plot, read
 from transformer_theory.theories.attention_svm.problem import equal_distractors
 
 
@@ -25,17 +25,17 @@ def labelled(n=120, seq=6, dim=12, classes=3, seed=0):
     return TokenData(tokens, labels=labels)
 
 
-def measured(data, seed=0):
+def measured(data, seed=0, draws=19):
     problem = read(data)
     assert not isinstance(problem, Unsupported)
-    return collect(measure(problem, torch.Generator().manual_seed(seed)))
+    return collect(measure(problem, torch.Generator().manual_seed(seed), draws=draws))
 
 
 def selectable(data):
     """The row on feasibility and the arrays before it, without the descent that follows."""
     arrays, problem = {}, read(data)
     assert not isinstance(problem, Unsupported)
-    for item in measure(problem, torch.Generator().manual_seed(0)):
+    for item in measure(problem, torch.Generator().manual_seed(0), draws=0):
         if isinstance(item, Measurement):
             if item.quantity == SELECTABLE:
                 return item, arrays
@@ -46,7 +46,7 @@ def selectable(data):
 
 @pytest.fixture(scope="module")
 def on_labelled():
-    return measured(labelled())
+    return measured(labelled(), draws=199)
 
 
 def test_descent_on_data_goes_to_the_max_margin_direction_of_its_selection(on_labelled):
@@ -56,6 +56,8 @@ def test_descent_on_data_goes_to_the_max_margin_direction_of_its_selection(on_la
     assert headline.verdict == "consistent"
     assert headline.scope == "any data"
     assert headline.null.mean < 0.6
+    assert len(headline.null.draws) == 199
+    assert headline.null.p(headline.value, headline.side) == 1 / 200
     assert table.select(quantity=SELECTABLE).one().value >= 12
     assert table.select(quantity="attention on the selected token (smallest over the inputs)").one().value > 0.999
     assumptions = {row.quantity: row.verdict for row in table.select(kind="assumption")}
@@ -66,6 +68,39 @@ def test_descent_on_data_goes_to_the_max_margin_direction_of_its_selection(on_la
     assert np.isfinite(arrays["attention_svm/cosine_selected"]).all()
     assert arrays["attention_svm/attention"].sum(-1) == pytest.approx(1)
     assert all(name.startswith("attention_svm/") for name in arrays)
+
+
+def test_all_seeds_share_class_halves_and_null(on_labelled):
+    table, _ = measured(labelled(), seed=7, draws=199)
+    assert table == on_labelled[0]
+
+
+def test_without_draws_only_the_nulls_are_missing(on_labelled):
+    table, _ = measured(labelled(), draws=0)
+    assert table == on_labelled[0].replace(null=None)
+    assert any(row.null is not None for row in on_labelled[0])
+
+
+def test_the_head_is_scored_on_the_other_half(on_labelled):
+    accuracy = on_labelled[0].select(quantity=HEAD_ACCURACY).one()
+    assert (accuracy.scope, accuracy.split, accuracy.null.kind) == ("these data", "validation", "permuted labels")
+    assert (accuracy.n, len(accuracy.null.draws)) == (40, 19)  # 40 of 120 inputs are in the class: 80 inputs, half of them held out
+    assert accuracy.interval[0] < accuracy.value < accuracy.interval[1]
+    values = []
+    for seed in range(10):
+        noise = TokenData(gaussian(100, 4, 60, seed=seed), labels=torch.arange(100) % 2)  # in sample, a head of 60 weights is near 1
+        for item in measure(read(noise), torch.Generator(), draws=19):
+            values.append(item.value)
+            assert item.quantity == HEAD_ACCURACY
+            break
+    assert abs(sum(values) / 10 - 0.5) < 0.1
+
+
+def test_an_inequality_predicts_no_number(on_labelled):
+    row = on_labelled[0].select(quantity=SELECTABLE).one()
+    assert row.threshold == 12
+    assert row.predicted is None
+    assert {row.scope for row in on_labelled[0].select(kind="on data")} == {"any data", "these data"}
 
 
 def test_a_run_too_short_to_select_has_a_reason():
@@ -121,7 +156,9 @@ def test_data_without_labels_or_choice_are_unsupported(data, needs):
         (TokenData(torch.ones(6, 4, 3, dtype=torch.float64), labels=torch.arange(6) % 2), ""),
         (TokenData(torch.zeros(6, 4, 3, dtype=torch.float64), labels=torch.arange(6) % 2), ""),
         (TokenData(gaussian(2, 2, 1), labels=torch.tensor([0, 1])), ""),
-        (TokenData(gaussian(2, 5, 3), labels=torch.tensor([0, 7])), ""),
+        (TokenData(gaussian(2, 5, 3), labels=torch.tensor([0, 7])), "none can be held out"),
+        (TokenData(gaussian(5, 4, 12), labels=torch.arange(5) % 2), ""),
+        (TokenData(torch.ones(5, 4, 12, dtype=torch.float64), labels=torch.arange(5) % 2), "infeasible"),
         (TokenData(gaussian(9, 5, 3)[torch.zeros(9, dtype=torch.long)], labels=torch.arange(9) % 3), ""),
         (TokenData(gaussian(8, 3, 2), labels=torch.arange(8) % 2, query=torch.zeros(8, 2, dtype=torch.float64)), "infeasible"),
         (TokenData(1e150 * gaussian(8, 3, 4), labels=torch.arange(8) % 2), ""),

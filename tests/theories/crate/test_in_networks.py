@@ -7,6 +7,7 @@ import torch
 
 from tests.problems.crate import gaussian
 from transformer_theory.core.metric import Activations
+from transformer_theory.core.statistics import BAND_DRAWS, RANGE_DRAWS
 from transformer_theory.metrics.coding import subspace_coding_rate, unit_norm
 from transformer_theory.theories import crate
 from transformer_theory.theories.crate import in_networks
@@ -37,7 +38,7 @@ def standard(tokens):
 
 
 def rows_of(metric):
-    return {row.quantity: row for row in metric.compute()}
+    return {row.quantity: row for row in metric.compute(draws=RANGE_DRAWS)}
 
 
 def test_compression_is_measured_in_the_subspaces_of_the_block():
@@ -134,7 +135,7 @@ def test_merging_gives_the_union():
             feed(metric, tokens[part], after[part], bases, layer=1, output=features[part])
     for one, some, rest in zip(whole, parts, others):
         some.merge(rest)
-        values = [[x for row in m.compute() for x in (row.value, *(row.null.draws if row.null else ()))] for m in (one, some)]
+        values = [[x for row in m.compute(draws=9) for x in (row.value, *(row.null.draws if row.null else ()))] for m in (one, some)]
         assert values[0]
         assert values[0] == pytest.approx(values[1])
         some.reset()
@@ -161,7 +162,7 @@ def test_float32_streams_give_the_rates_of_float64(offset):
         metrics = crate.Compression(), crate.Growth()
         for metric in metrics:
             feed(metric, tokens.to(dtype), after.to(dtype), bases)
-        rows.append({row.quantity: row for metric in metrics for row in metric.compute()})
+        rows.append({row.quantity: row for metric in metrics for row in metric.compute(draws=5)})
     single, double = rows
     assert single.keys() == double.keys() == {BEFORE, AFTER, COMPRESSION, GROWTH}
     for quantity, row in double.items():
@@ -183,3 +184,25 @@ def test_the_distortion_scaling_and_number_of_draws_are_arguments():
     assert rows_of(limited)[BEFORE].n == in_networks.MAX_SEQUENCES
     with pytest.raises(ValueError, match="eps"):
         crate.Compression(eps=0.0)
+
+
+@pytest.mark.parametrize("make", [crate.Compression, crate.Growth])
+def test_the_null_has_as_many_sets_as_are_asked_for(make):
+    metric, tokens = make(), gaussian(6, 5, 12)
+    feed(metric, tokens, tokens + 0.3 * gaussian(6, 5, 12, seed=1), random_subspaces())
+    few, all_sets, more = ([row.null.draws for row in metric.compute(draws=draws)] for draws in (BAND_DRAWS, RANGE_DRAWS, 199))
+    assert {row.null for row in metric.compute()} == {None}
+    assert {len(set(draws)) for draws in all_sets} == {RANGE_DRAWS}
+    assert all_sets == more
+    assert [draws[:BAND_DRAWS] for draws in all_sets] == few
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 12), (2, 1, 12), (2, 20, 12)])
+def test_constant_tokens_and_single_sequences_give_values(shape):
+    """Constant tokens have no component after centring: the rate is zero and does not fall."""
+    constant, metric, growth = crate.Compression(), crate.Compression(), crate.Growth()
+    feed(constant, torch.ones(shape), torch.ones(shape), random_subspaces())
+    assert rows_of(constant)[COMPRESSION].value == 0
+    for each in (metric, growth):
+        feed(each, gaussian(*shape), gaussian(*shape, seed=1), random_subspaces())
+        assert all(row.value is not None for row in rows_of(each).values())

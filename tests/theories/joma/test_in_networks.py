@@ -6,14 +6,17 @@ import pytest
 import torch
 
 from transformer_theory.core.metric import Activations
+from transformer_theory.core.statistics import RANGE_DRAWS
 from transformer_theory.maths.linalg import stable_rank
 from transformer_theory.theories.joma.in_networks import (
     IN_NETWORKS,
     LOWER_RANK,
+    NULL_KIND,
     RANK_NOTE,
     REBOUND,
     REBOUND_NOTE,
     JointDynamics,
+    gaussian_draws,
     gaussian_rank,
 )
 
@@ -57,10 +60,10 @@ def test_merged_and_restored_states_are_those_of_all_batches():
             metric.update(attention(weights))
             metric.update(Activations("block", 0, "features", torch.zeros(2, 4, 4), torch.zeros(2, 4, 4), module=network))
     parts[0].merge(parts[1])
-    assert parts[0].compute() == whole.compute()
+    assert parts[0].compute(draws=3) == whole.compute(draws=3)
     restored = JointDynamics()
     restored.load_state_dict(whole.state_dict())
-    assert restored.compute() == whole.compute()
+    assert restored.compute(draws=3) == whole.compute(draws=3)
     later = JointDynamics()
     whole.reset()
     later.remember(whole.memory())
@@ -80,11 +83,14 @@ def test_the_lower_layer_is_the_matrix_after_the_attention():
     (metric,), network, tokens = IN_NETWORKS.metrics(), block(), torch.zeros(2, 3, 4)
     metric.update(attention(None))
     metric.update(Activations("block", 0, "features", tokens, tokens, module=network))
-    (row,) = metric.compute()
+    assert metric.compute()[0].null is None
+    (row,) = metric.compute(draws=199)
     assert row.quantity == LOWER_RANK == IN_NETWORKS.headline
     assert row.side == IN_NETWORKS.side == "<="
     assert row.value == pytest.approx(float(stable_rank(network.mlp.weight.detach().double())))
-    assert row.null.draws == (gaussian_rank(16, 4),)
+    assert (row.null.kind, row.null.draws) == (NULL_KIND, gaussian_draws(16, 4))
+    assert len(row.null.draws) == RANGE_DRAWS
+    assert metric.compute(draws=9)[0].null.draws == row.null.draws[:9]
     assert row.note == RANK_NOTE
 
 
@@ -95,5 +101,16 @@ def test_the_null_of_the_stable_rank(shape, draws):
     assert float(torch.stack([stable_rank(matrix) for matrix in matrices]).mean()) == pytest.approx(gaussian_rank(*shape), rel=0.025)
 
 
+@pytest.mark.parametrize("shape", [(64, 64), (16, 64), (96, 384), (4, 4)])
+def test_the_draws_are_those_of_gaussian_matrices(shape):
+    """Mean and spread, within five standard errors of those of 200 matrices."""
+    drawn = torch.tensor(gaussian_draws(*shape), dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    ranks = stable_rank(torch.randn(200, *shape, generator=generator, dtype=torch.float64))
+    assert abs(float(drawn.mean() - ranks.mean())) < 5 * float(ranks.std()) / len(drawn) ** 0.5
+    assert 0.4 < float(drawn.std() / ranks.std()) < 2
+
+
 def test_a_vector_has_stable_rank_one():
+    assert gaussian_draws(7, 1) == gaussian_draws(1, 7) == pytest.approx((1.0,) * RANGE_DRAWS)
     assert gaussian_rank(7, 1) == gaussian_rank(1, 7) == gaussian_rank(1, 1) == 1

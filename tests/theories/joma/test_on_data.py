@@ -7,6 +7,7 @@ from torch.testing import assert_close
 
 from transformer_theory import joma
 from transformer_theory.core.measurement import Null, collect
+from transformer_theory.core.statistics import RANGE_DRAWS, over_seeds
 from transformer_theory.core.theory import Unsupported
 from transformer_theory.data import TokenData
 from transformer_theory.theories.joma import on_data, query_data
@@ -46,7 +47,7 @@ def test_arrays_tensors_and_data_sets_give_the_same_rows(two_queries, request):
     again = joma.analyse(context.numpy().astype(np.int32), query.numpy(), following.numpy(), seed=3)
     problem = on_data.read(token_data(queries=2))
     assert isinstance(problem, QueryData)
-    rows, arrays = collect(on_data.measure(problem, generator(3)))
+    rows, arrays = collect(on_data.measure(problem, generator(3), draws=199))
     assert two_queries.table == again.table == rows
     assert two_queries.arrays.keys() == arrays.keys()
     assert all(name.startswith("joma/") for name in arrays)
@@ -59,7 +60,8 @@ def test_one_query_keeps_the_exponential_invariant_and_several_do_not(two_querie
     assert one.value < 1e-6 < 0.05 < several.value
     assert one.verdict is None
     assert several.verdict == "not covered"
-    assert_close(*torch.from_numpy(two_queries.arrays["joma/exponential"]), atol=1e-6, rtol=0)
+    squares, logits = torch.from_numpy(two_queries.arrays["joma/exponential"])
+    assert_close(squares, logits, atol=1e-6 * float(logits.abs().max()), rtol=0)
     share = two_queries.select(quantity=on_data.ONE_QUERY).one()
     assert (share.value, share.verdict, share.n) == (0.5, "fails", 60)
 
@@ -73,7 +75,8 @@ def test_the_softmax_invariant_has_a_null(unchecked):  # shapes were checked
     for quantity, side in ((on_data.SOFTMAX_ERROR, "<="), (on_data.SOFTMAX_CORRELATION, ">="), (on_data.MOVING_ERROR, "<=")):
         row = result.select(quantity=quantity).one()
         assert row.side == row.op == side
-        assert len(row.null.draws) == query_data.SHUFFLES
+        assert (row.null.kind, len(row.null.draws)) == (on_data.NULL_KIND, RANGE_DRAWS)
+        assert over_seeds([row]).p is None  # a null of trainings has no p-value
         assert row.scope == "any data"
 
 
@@ -122,7 +125,7 @@ def test_contexts_are_shares_of_tokens():
     assert isinstance(data, QueryData)
     assert data.share == 1
     assert len(data.classes) == 3
-    sample = data.sample(generator())
+    sample = data.sample()
     assert sample.all_queries is None
     for column, word in enumerate(sample.token_ids.tolist()):
         assert sample.one_query.counts[:, column].tolist() == pytest.approx((context == word).double().mean(1).tolist())
@@ -132,7 +135,7 @@ def test_rare_tokens_share_a_column(monkeypatch):
     monkeypatch.setattr(query_data, "MAX_TOKENS", 3)
     data = select_query(*words())
     assert isinstance(data, QueryData)
-    sample = data.sample(generator())
+    sample = data.sample()
     assert sample.one_query.counts.shape[1] == 4
     assert int(sample.token_ids[-1]) == RARE
     assert sample.one_query.counts.sum(1).tolist() == pytest.approx([1.0] * 60)
@@ -142,11 +145,61 @@ def test_large_data_are_sampled(monkeypatch):
     monkeypatch.setattr(query_data, "MAX_SEQUENCES", 20)
     data = select_query(*words(queries=2))
     assert isinstance(data, QueryData)
-    first, again, other = (data.sample(generator(seed)) for seed in (0, 0, 1))
+    first, again = data.sample(), data.sample()
     assert len(first.one_query.query) == 20
     assert len(first.all_queries.query) == 40
     assert torch.equal(first.one_query.counts, again.one_query.counts)
-    assert not torch.equal(first.one_query.counts, other.one_query.counts)
+
+
+def test_without_draws_only_the_block_of_the_data_is_trained():
+    problem = on_data.read(token_data())
+    (rows, arrays), (others, _) = (collect(on_data.measure(problem, generator(3), draws=draws, steps=10)) for draws in (0, 3))
+    assert arrays["joma/true"].shape[1] == 1
+    assert {row.null for row in rows} == {None}
+    assert rows.column("value") == pytest.approx(others.column("value"), rel=1e-12)
+    assert {len(row.null.draws) for row in others if row.null} == {3}
+
+
+def test_all_seeds_share_sequences_and_shuffles(monkeypatch):
+    """Only the initial weights depend on the generator."""
+    monkeypatch.setattr(query_data, "MAX_SEQUENCES", 20)
+    targets = []
+    monkeypatch.setattr(query_data, "gradient_flow", lambda start, contexts, *_, **__: targets.append(contexts.targets) or 1 / 0)
+    for seed in (0, 1):
+        with pytest.raises(ZeroDivisionError):
+            collect(on_data.measure(on_data.read(token_data()), generator(seed), draws=4))
+    assert targets[0].shape == (5, 20)
+    assert torch.equal(*targets)
+
+
+def test_the_fast_dynamics_of_one_query_are_those_of_the_model(unchecked):
+    g = generator()
+    contexts = sampled_contexts(g)
+    runs = Contexts(contexts.counts, contexts.query, torch.stack([contexts.targets, contexts.targets.flip(0)]))
+    settings = {"rate_logits": 0.7, "rate_lower": 1.3, "decay": 0.2}
+    block = gaussian_block(runs, units=5, scale=1.0, generator=g, runs=(2,))
+    slow, fast = Model(Softmax(0.5), **settings), query_data.OneQuery(Softmax(0.5), **settings)
+    velocities = slow.velocity(block, runs), fast.velocity(block, runs)
+    for name in ("logits", "lower", "offset"):
+        assert_close(*(getattr(velocity, name) for velocity in velocities), rtol=1e-12, atol=1e-14)
+    assert_close(slow.mean_loss(block, runs), fast.mean_loss(block, runs), rtol=1e-12, atol=0)
+    assert_close(slow.attend(block, runs).mean(-2), fast.attend(block, runs).mean(-2), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_few_sequences_give_values_or_reasons(n):
+    ids = torch.tensor([[1, 2, 9], [1, 3, 9], [2, 2, 9]])[:n]
+    data = TokenData(tokens=torch.nn.functional.one_hot(ids, 12).double(), ids=ids, next_id=torch.tensor([10, 11, 10])[:n], vocab_size=12)
+    rows, _ = collect(on_data.measure(on_data.read(data), generator(), draws=5, steps=6))
+    assert len(rows.select(quantity=on_data.SOFTMAX_ERROR)) == 1
+    assert all(row.reason if row.value is None else np.isfinite(row.value) for row in rows)
+
+
+def test_the_median_of_the_null_decides():
+    null = Null("x", (0.9, 0.3, 0.9))
+    assert on_data.judge_with_null(0.2, null, "<=", 0.5, covered=True) == "consistent"
+    assert on_data.judge_with_null(0.2, Null("x", (0.3, 9.0, 0.3)), "<=", 0.5, covered=True) == "inconclusive"
+    assert on_data.judge_with_null(0.2, None, "<=", 0.5, covered=True) == "consistent"
 
 
 @pytest.mark.parametrize(

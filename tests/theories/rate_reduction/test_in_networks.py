@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from transformer_theory.core.metric import Activations
-from transformer_theory.metrics.class_features import RATE_REDUCTION
+from transformer_theory.metrics.class_features import CODING_RATE, RATE_REDUCTION
 from transformer_theory.metrics.coding import rate_reduction, unit_norm
 from transformer_theory.theories.rate_reduction.in_networks import IN_NETWORKS, SHARE, RateReductionMetric
 
@@ -27,7 +27,7 @@ def metric_of(*batches, **given):
 
 
 def headline(metric):
-    return next(row for row in metric.compute() if row.quantity == RATE_REDUCTION)
+    return next(row for row in metric.compute(draws=4) if row.quantity == RATE_REDUCTION)
 
 
 def test_the_class_token_is_measured_where_there_is_one():
@@ -57,9 +57,14 @@ def test_the_value_is_the_metric_beside_permuted_labels():
     assert_close(row.value, float(rate_reduction(X, y, eps=metric.eps)), rtol=1e-10, atol=0)
     assert (row.layer, row.kind, row.n, row.side) == (1, "in network", 120, ">=")
     assert row.value > 3 * row.null.high > 0
-    assert next(row for row in metric.compute(draws=7) if row.quantity == RATE_REDUCTION).null.draws[:4] == row.null.draws
-    share = next(row for row in metric.compute() if row.quantity == SHARE)
-    assert 0 < share.null.high < share.value < 1
+    assert next(row for row in metric.compute(draws=7) if row.quantity == RATE_REDUCTION).null.draws[:4] == pytest.approx(row.null.draws)
+    assert {row.null for row in metric.compute()} == {None}
+    rows = {row.quantity: row for row in metric.compute(draws=4)}
+    share = rows[SHARE]
+    assert 0 < share.null.high < share.value < 1 == share.predicted
+    assert share.quantity == IN_NETWORKS.headline
+    assert {quantity for quantity, row in rows.items() if row.scope == "these data"} == rows.keys() - {CODING_RATE}
+    assert rows[CODING_RATE].scope == "training"
     other = metric_of((output, y), layer=1)
     other.merge(metric)
     assert_close([r.value for r in other.compute()], [r.value for r in metric.compute()])
@@ -112,3 +117,32 @@ def test_values_that_are_not_finite_are_dropped_and_bad_labels_named(unchecked):
     for labels in (y - 1, y.double()):
         with pytest.raises(ValueError, match="labels must be integers"):
             some.update(activations(output, labels))
+
+
+def test_layers_and_networks_share_the_permutations():
+    """Two layers with equal features have equal draws; so has another metric with other weights before it."""
+    y, output = torch.arange(60) % 3, normal(60, 5, 8)
+    metric = metric_of((output, y))
+    metric.update(activations(output, y, layer=1))
+    first, second = (row.null.draws for row in metric.compute(draws=5) if row.quantity == SHARE)
+    assert first == second
+    assert len(set(first)) == 5
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "labels", "reason"),
+    [
+        (12, 8, torch.zeros(12, dtype=torch.long), "with one class"),
+        (12, 3, torch.arange(12) % 5, "5 classes do not fit into orthogonal subspaces of 3 dimensions"),
+        (2, 8, torch.arange(2), ""),
+        (6, 20, torch.arange(6) % 2 * 3, ""),  # fewer sequences than dimensions, gaps in the labels
+    ],
+)
+def test_unusual_samples_give_values_or_reasons(n, d, labels, reason):
+    for output in (normal(n, 4, d), torch.ones(n, 4, d, dtype=torch.float64)):
+        rows = metric_of((output, labels)).compute(draws=3)
+        (share,) = (row for row in rows if row.quantity == SHARE)
+        assert share.reason.startswith(reason)
+        assert (share.value is None) == bool(reason)
+        assert all(row.reason or row.value is not None for row in rows)
+        assert all(len(row.null.draws) == 3 for row in rows if row.null)

@@ -11,11 +11,14 @@ from torch.testing import assert_close
 
 from tests.problems.scan_snap import ideal_sequences, one_common
 from transformer_theory import scan_snap
+from transformer_theory.core.measurement import Measurement, Null
+from transformer_theory.core.statistics import permutations
+from transformer_theory.data.synthetic import noise_like
 from transformer_theory.data.text import SHIPPED, Text
-from transformer_theory.theories.scan_snap import closed_form, exact_flow
+from transformer_theory.theories.scan_snap import closed_form, exact_flow, minimal_model, on_data
 from transformer_theory.theories.scan_snap import predictions as predictions_module
-from transformer_theory.theories.scan_snap.comparison import chance_level, correlate, rank_correlation
 from transformer_theory.theories.scan_snap.on_data import ON_DATA, comparison_rows
+from transformer_theory.theories.scan_snap.orders import chance_level, correlate, rank_correlation, smallest_significant
 from transformer_theory.theories.scan_snap.predictions import half_way_step, predictions
 from transformer_theory.theories.scan_snap.query_data import QueryData, distinctness, select_query, token_groups
 
@@ -86,6 +89,21 @@ def test_random_next_tokens_are_learnt_by_heart_but_not_in_held_out_sequences(un
     assert held_out <= 1
 
 
+def test_p_values_on_noise_are_not_small(unchecked, monkeypatch):
+    """The null permutes the held-out next tokens with the same training, which is an exact test."""
+    monkeypatch.setattr(minimal_model, "MAX_STEPS", 60)
+    monkeypatch.setattr(on_data, "predictions", lambda *classes, **rates: ())  # the headline does not need the flows
+    base = ideal_sequences(n=90, context=12, classes=3, generator=torch.Generator().manual_seed(0))
+    small = 0
+    for seed in range(12):
+        problem = ON_DATA.read(noise_like(base, torch.Generator().manual_seed(seed)))
+        rows = ON_DATA.measure(problem, torch.Generator().manual_seed(seed), draws=39)
+        row = next(row for row in rows if isinstance(row, Measurement) and row.quantity == ON_DATA.headline)
+        assert row.scope == "these data"
+        small += row.null.p(row.value, row.side) <= 0.05
+    assert small <= 4
+
+
 def test_a_comparison_without_held_out_tokens_has_a_reason():
     tokens = ideal_sequences(n=60, context=50, generator=torch.Generator().manual_seed(0))
     (found,) = scan_snap.analyse(tokens.ids[:, :-1], tokens.ids[:, -1], tokens.next_id, vocab_size=1000, steps=5).comparisons
@@ -141,7 +159,7 @@ def test_rank_correlation_without_ties_is_kendalls(generator):
     order = correlate(a, torch.stack([a.exp(), -a, b]), generator)
     assert (order.value, order.tokens) == (1.0, 30)
     assert order.null.mean == pytest.approx((-1 + float(rank_correlation(a, b))) / 2)
-    assert order.threshold == order.chance > order.null.mean
+    assert order.threshold == chance_level(a, a, generator) > order.null.mean
     assert math.isnan(correlate(a, torch.stack([b, a, a]), generator).threshold)  # shuffled next tokens reach the largest value
     tied = correlate(a, torch.stack([b, b, b]), generator)
     assert tied.threshold > tied.value
@@ -156,6 +174,63 @@ def test_random_changes_are_significant_in_at_most_five_per_cent(tokens: int, sm
     orders = [correlate(predicted, change, generator) for change in changes]
     assert smallest <= sum(order.value >= order.threshold for order in orders) / 200 <= largest
     assert all(math.isnan(order.threshold) for order in orders) == (largest == 0)
+
+
+@pytest.mark.parametrize("draws", [18, 19, 39, 199])
+def test_the_threshold_is_the_smallest_value_with_a_small_p(draws: int, generator):
+    null = Null("permuted", tuple((torch.randint(-9, 10, (draws,), generator=generator) / 10).tolist()))
+    threshold = smallest_significant(null)
+    for value in (*null.draws, 1.0):
+        assert (value >= threshold) == (null.p(value, ">=") <= 0.05)
+    assert math.isnan(threshold) == (draws < 19)
+    assert math.isnan(smallest_significant(Null("permuted", (1.0,) * draws)))
+
+
+def test_the_null_of_held_out_distinctness_equals_a_recount(generator):
+    ids = torch.randint(9, (60, 6), generator=generator)
+    following = torch.randint(3, (60,), generator=generator)
+    arrays = (ids, torch.full((60,), 9), following)
+    (found,) = scan_snap.analyse(*arrays, steps=5, draws=3).comparisons
+    order = found.by_held_out
+    assert order.null.kind == "permuted held-out next tokens"
+    data, change = found.data, found.runs.change[0]
+    for target, expected in zip([data.held_out.target, *data.held_out.target[permutations(len(data.held_out.target), 3)]],
+                                [order.value, *order.null.draws], strict=True):  # fmt: skip
+        conditional = scan_snap.problem.estimate_conditional(data.held_out.counts, target, 3)
+        seen = conditional.sum(0) > 0
+        assert float(rank_correlation(distinctness(conditional[:, seen]), change[seen])) == pytest.approx(expected)
+
+
+def test_seeds_share_split_and_permutations_but_not_batches(generator):
+    ids, following = torch.randint(9, (300, 6), generator=generator), torch.arange(300) % 3
+    first, second = (
+        scan_snap.analyse(ids, torch.full((300,), 9), following, steps=5, draws=2, seed=seed).comparisons[0] for seed in (0, 1)
+    )
+    assert first.data.held_out.counts.equal(second.data.held_out.counts)
+    assert first.runs.shuffled.equal(second.runs.shuffled)
+    assert not first.runs.change.equal(second.runs.change)
+
+
+def test_without_draws_only_the_true_next_tokens_are_learnt(generator):
+    ids, following = torch.randint(9, (60, 6), generator=generator), torch.arange(60) % 3
+    none, some = (scan_snap.analyse(ids, torch.full((60,), 9), following, steps=20, draws=draws) for draws in (0, 5))
+    assert none.comparisons[0].runs.logits.shape[1] == 1
+    assert some.comparisons[0].runs.logits.shape[1] == 6
+    assert all(row.null is None for row in none.measurements())
+    assert [row.value for row in none.measurements()] == [row.value for row in some.measurements()]
+    assert str(none)
+    assert none.plot().axes
+
+
+def test_the_null_runs_learn_the_same_batches_in_float32(generator):
+    """With all next tokens of the data in the place of shuffled ones, the other runs repeat run 0."""
+    ids, following = torch.randint(9, (300, 6), generator=generator), torch.arange(300) % 3
+    (found,) = scan_snap.analyse(ids, torch.full((300,), 9), following, steps=2, draws=0).comparisons
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(minimal_model, "permutations", lambda n, draws: torch.arange(n).expand(draws, n))
+        runs = minimal_model.train_minimal_model(found.data, steps=50, eta_y=1.0, eta_z=0.1, shuffles=2, generator=generator)
+    assert_close(runs.change[1:], runs.change[:1].expand(2, -1), rtol=1e-4, atol=1e-6)
+    assert runs.accuracy.tolist() == pytest.approx([float(runs.accuracy[0])] * 3)
 
 
 def test_the_chance_level_falls_with_the_number_of_tokens(generator):

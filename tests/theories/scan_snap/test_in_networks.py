@@ -20,7 +20,7 @@ def maps(*rows: list[float], batch: int = 3) -> torch.Tensor:
 
 
 def by_head(metric: ScanAndSnap, quantity: str) -> dict[int, Measurement]:
-    return {row.head: row for row in metric.compute() if row.quantity == quantity}
+    return {row.head: row for row in metric.compute(draws=1) if row.quantity == quantity}
 
 
 def values(metric: ScanAndSnap) -> list[float | None]:
@@ -88,6 +88,9 @@ def test_overlap_compares_measurements_and_heads():
     assert rows[1].value == pytest.approx(-1 / 3)
     assert rows[0].null.mean == pytest.approx(-1 / 3)
     assert rows[1].null.mean == pytest.approx(-1 / 3)
+    assert {row.scope for row in rows.values()} == {"training"}
+    assert [row.null for row in metric.compute(draws=0)] == [None] * 5
+    assert metric.null_source == "untrained"  # the null of sharpness
 
 
 def test_merging_equals_streaming(generator):

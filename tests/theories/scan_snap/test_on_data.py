@@ -15,7 +15,7 @@ from transformer_theory.core.measurement import Measurement, Table, collect
 from transformer_theory.core.result import Result
 from transformer_theory.core.theory import Unsupported
 from transformer_theory.data import TokenData
-from transformer_theory.theories.scan_snap import THEORY, minimal_model, on_data
+from transformer_theory.theories.scan_snap import THEORY, minimal_model
 from transformer_theory.theories.scan_snap.comparison import ENOUGH_OVERLAP, ENOUGH_STEPS, LONG, ONE_COMMON, ONE_QUERY, WEAK_OVERLAP
 from transformer_theory.theories.scan_snap.flow import EXACT, LEMMA4, integrate
 from transformer_theory.theories.scan_snap.on_data import (
@@ -27,8 +27,10 @@ from transformer_theory.theories.scan_snap.on_data import (
     FLOW_ERROR,
     FLOW_HALF_WAY,
     HEADLINE,
+    LEARNT_CORRELATION,
     LEMMA_3,
     ON_DATA,
+    SHARPNESS_AFTER,
     Analysis,
 )
 
@@ -59,10 +61,10 @@ def row(analysis: Analysis, quantity: str, **columns) -> Measurement:
     return Table(analysis.measurements()).select(quantity=quantity, **columns).one()
 
 
-def measured(tokens: TokenData, seed: int = 0) -> Result:
+def measured(tokens: TokenData, seed: int = 0, draws: int = 19) -> Result:
     problem = ON_DATA.read(tokens)
     assert not isinstance(problem, Unsupported)
-    table, arrays = collect(ON_DATA.measure(problem, torch.Generator().manual_seed(seed)))
+    table, arrays = collect(ON_DATA.measure(problem, torch.Generator().manual_seed(seed), draws=draws))
     return Result("test", table=table, arrays=arrays)
 
 
@@ -79,10 +81,17 @@ def test_ideal_sequences_agree_with_the_theory(ideal):
     table = Table(ideal.measurements())
     headline = table.select(quantity=HEADLINE).one()
     assert headline.value == pytest.approx(1.0)
-    assert headline.verdict == "inconclusive"  # one of eleven random orders puts the common token last
-    assert headline.threshold is headline.op is None
-    assert headline.null is not None
-    assert headline.null.mean < 0  # with shuffled next tokens the common token wins
+    assert headline.verdict == "consistent"
+    assert headline.predicted is None  # the theory predicts an order of groups, not this number
+    assert headline.null.kind == "permuted held-out next tokens"
+    assert len(headline.null.draws) == 199
+    assert headline.null.p(headline.value, headline.side) == 1 / 200
+    assert headline.null.mean < headline.threshold
+    learnt = table.select(quantity=LEARNT_CORRELATION).one()
+    assert learnt.verdict == "inconclusive"  # one of eleven random orders puts the common token last
+    assert learnt.threshold is learnt.op is None
+    assert len(learnt.null.draws) == 19
+    assert learnt.null.mean < 0  # with shuffled next tokens the common token wins
     assert {row.verdict for row in table.select(quantity=(DISTINCT_CHANGE, COMMON_CHANGE))} == {"consistent"}
     assert table.select(quantity=ACCURACY, split="train").one().value > 0.99
     assumptions = table.select(kind="assumption")
@@ -102,6 +111,14 @@ def test_the_exact_flow_predicts_the_logits_of_true_but_not_of_shuffled_next_tok
         assert lemma4.value > 3 * exact.value
     order = row(ideal, FLOW_CORRELATION, setting=EXACT)
     assert order.value > 0.8 > order.threshold > order.null.mean
+
+
+def test_rows_that_noise_produces_as_well_say_so(ideal):
+    table = Table(ideal.measurements()).select(kind="on data")
+    of_data = {HEADLINE, DISTINCTNESS, ACCURACY, SHARPNESS_AFTER}
+    for measurement in table:
+        assert measurement.scope == ("these data" if measurement.quantity in of_data else "any data"), measurement.quantity
+        assert measurement.side is not None or measurement.value is None
 
 
 def test_the_orders_put_the_common_token_last(ideal):
@@ -127,7 +144,7 @@ def test_the_summary_has_all_parts(ideal):
     lines = str(ideal).splitlines()
     for number, part in ((0, "300 sequences"), (1, "10 distinct, 1 common"), (2, "7 of 7 hold"), (3, "t0' = 13.82"), (6, "+1.00")):
         assert part in lines[number]
-    assert lines[-1].endswith("inconclusive")
+    assert lines[-1].endswith("consistent")
     assert repr(ideal).startswith("Analysis(sequences=300, context=400, vocab_size=1000, comparisons=[Comparison(query=500,")
 
 
@@ -285,7 +302,7 @@ def digits() -> Result:
     jaxtyping.config.update("jaxtyping_disable", True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(minimal_model, "MAX_STEPS", 400)
-        result = measured(data.load("digits"))
+        result = measured(data.load("digits"), draws=199)
     jaxtyping.config.update("jaxtyping_disable", before)
     return result
 
@@ -293,13 +310,15 @@ def digits() -> Result:
 def test_on_digits_attention_moves_away_from_the_blank_word(digits: Result):
     headline = digits.select(quantity=HEADLINE).one()
     assert headline.verdict == "not covered"
+    # Rare words are distinct by chance and gain attention: permuted next tokens reach nearly the same correlation.
     assert 0.2 < headline.value < 0.6
-    assert headline.value > headline.threshold > headline.null.mean
+    assert 0.1 < headline.null.median < headline.threshold
+    assert len(headline.null.draws) == 199
     z = digits.arrays["scan_snap/logits"][-1]
     blank = int(digits.arrays["scan_snap/frequency"].argmax())
     assert z.argmin() == blank == 0
     assert z[blank] < -0.7
-    assert np.abs(digits.arrays["scan_snap/null_change"][:, blank]).max() < 0.6
+    assert -z[blank] > np.abs(digits.arrays["scan_snap/null_change"][:, blank]).max()
     assert digits.select(quantity=ONE_COMMON).one().value == 32
     assert THEORY.on_data is not None
     assert THEORY.on_data.headline == headline.quantity
@@ -356,37 +375,3 @@ def test_numbers_that_overflow_are_missing_values(generator):
     assert all(number.value is None or math.isfinite(number.value) for number in rows)
     assert any(number.value is None and number.verdict == "inconclusive" for number in rows)
     analysis.plot()
-
-
-# ---- bad input
-
-IDS, QUERY, NEXT = np.arange(12).reshape(4, 3), np.full(4, 20), np.array([1, 2, 1, 2])
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "part"),
-    [
-        ({"ids": IDS * 1.0}, ValueError, "ids .*float64"),
-        ({"ids": torch.ones(4, 3)}, ValueError, "ids .*torch.float32"),
-        ({"ids": [[1, 2], [3]]}, ValueError, "ids .*unequal"),
-        ({"ids": IDS[0]}, ValueError, r"ids .*\[3\]"),
-        ({"query_ids": QUERY[:3]}, ValueError, "query_ids .*got 3"),
-        ({"ids": -IDS}, ValueError, "ids .*got -11"),
-        ({"vocab_size": 20}, ValueError, "query_ids .*got 20"),
-        ({"vocab_size": 1}, ValueError, "vocab_size .*got 1"),
-        ({"eta_y": 0.0}, ValueError, "eta_y must be positive"),
-        ({"eta_y": math.nan}, ValueError, "eta_y must be positive"),
-        ({"eta_y": "fast"}, TypeError, "eta_y must be a number, got str"),
-        ({"eta_z": 1e300}, ValueError, r"eta_z must be at most 1e\+06"),
-        ({"steps": 0}, ValueError, "steps must be at least 1"),
-        ({"steps": 10**300}, ValueError, "steps must be at most"),
-        ({"queries": 0}, ValueError, "queries must be at least 1"),
-        ({"queries": 1.5}, TypeError, "queries must be an integer"),
-        ({"max_classes": 1}, ValueError, "max_classes must be at least 2"),
-        ({"seed": -1}, ValueError, "seed must be at least 0"),
-    ],
-)
-def test_bad_input_is_one_clear_line(change, error, part: str, unchecked):
-    with pytest.raises(error, match=part) as raised:
-        on_data.analyse(**{"ids": IDS, "query_ids": QUERY, "next_ids": NEXT, **change})
-    assert "\n" not in str(raised.value)

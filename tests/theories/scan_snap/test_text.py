@@ -128,8 +128,9 @@ def test_uniform_attention_equals_its_null():
     rows = {row.quantity: row.value for row in measured(metric, network, windows, torch.arange(20)).select(head=0)}
     assert DISTINCT in rows
     assert CONDITIONAL not in rows, "uniform attention has no correlation"
-    uniform = Table(metric.compute()).select(quantity=DISTINCT)[0]
+    uniform = Table(metric.compute(draws=1)).select(quantity=DISTINCT)[0]
     assert uniform.value == pytest.approx(uniform.null.mean)
+    assert [row.null for row in metric.compute(draws=0)] == [None] * len(metric.compute())
 
 
 def test_merged_halves_are_the_whole():

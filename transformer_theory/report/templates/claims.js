@@ -1,10 +1,12 @@
-// The table of claims, sorted by any column and filtered by verdict, theory, source and words. The address of the page stores the order and
-// the filters, so that a reader can share a view. Without this script the table shows all claims in the original order, without controls.
+// The table of claims, sorted by any column and filtered by verdict, theory, source and words of the line or of the claim's card. The
+// address of the page stores the order and the filters, so that a reader can share a view. Without this script the table shows all claims
+// in the original order, without controls.
 function claims(section) {
   const form = section.querySelector("form"), status = section.querySelector("[role=status]");
   const body = section.querySelector("tbody"), rows = [...body.rows], heads = [...section.querySelectorAll("thead th")];
   const plain = (text) => text.normalize("NFKC").toLowerCase().replaceAll("−", "-").replace(/\s+/g, " ").trim();
-  const texts = rows.map((row) => plain(row.textContent));
+  const card = (row) => document.getElementById(row.querySelector("th a").hash.slice(1))?.textContent ?? "";
+  const texts = rows.map((row) => plain(`${row.textContent} ${card(row)}`));
   const words = new Intl.Collator("en", { numeric: true });
   const mark = `#${section.id}?`;
   let column = -1, down = false; // -1: the original order
@@ -49,6 +51,7 @@ function claims(section) {
     for (const choice of form.querySelectorAll("select")) if (choice.selectedIndex < 0) choice.value = ""; // the address names an option that this page lacks
     down = sort.startsWith("-");
     column = heads.findIndex((head) => head.dataset.name === sort.replace("-", ""));
+    section.querySelector("details").open = true;
     section.scrollIntoView();
   }
 

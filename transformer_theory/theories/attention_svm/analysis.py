@@ -28,6 +28,7 @@ from torch import Tensor
 from ...core.errors import Infeasible, NotConverged
 from ...core.measurement import Null
 from ...core.parallel import single_threaded
+from ...core.statistics import RANGE_DRAWS
 from ...core.validation import converted, integers
 from ...maths.linalg import cosine
 from .analysis_plot import plot_analysis
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
 STEPS = (0, 10, 20, 40, 80, 160, 320, 640, 1000, 1500, 2000, 3000, 4000)
 RATE = 0.25
-NULL_DRAWS = 8
 NULL_CONSTRAINTS = 2000
 PLOTTED_INPUTS = 6  # inputs whose attention is plotted
 SOLVER_TOL = 1e-9
@@ -283,6 +283,7 @@ def analyse(
     *,
     steps: Sequence[int] = STEPS,
     rate: float = RATE,
+    draws: int = RANGE_DRAWS,
     seed: int = 0,
 ) -> Analysis:
     r"""Predicts which tokens descent on W selects, runs descent, and compares the two.
@@ -293,18 +294,19 @@ def analyse(
         scores: :math:`\gamma_{i,t}`, the benefit of token t for the prediction of input i, label included, ``[n, T]``.
         steps: increasing numbers of steps after which W is stored; the last one ends the run.
         rate: length of a step.
+        draws: number of null draws; 0: no null.
         seed: seed of the null draws.
     Returns:
         The comparison. It also reports an infeasible selection, tied scores and equal tokens, and names the tokens.
     Raises:
-        TypeError: the data are not numeric, ``steps`` is not a sequence of integers, or the rate or seed is not a number.
+        TypeError: the data are not numeric, ``steps`` is not a sequence of integers, or the rate, ``draws`` or seed is not a number.
         ValueError: there is no input or no step, inputs have one token, the problems form a batch, all queries are zero, a value is not
-            finite, or the rate or seed is out of range.
+            finite, or the rate, ``draws`` or seed is out of range.
     """
     if not isinstance(steps, Iterable):
         raise TypeError(f"steps must be a sequence such as (10, 100, 1000), got {type(steps).__name__}; the last one ends the run")
     steps = tuple(steps)
-    integers(minimum=0, seed=seed)
+    integers(minimum=0, draws=draws, seed=seed)
     if not steps:
         raise ValueError("steps must hold at least one number of steps, got an empty sequence; the last one ends the run")
     check_one_problem(tokens)
@@ -321,15 +323,10 @@ def analyse(
     share, selected = token_logits(instance.tokens, instance.query, end).masked_fill(~first, -torch.inf).softmax(-1).max(-1)
     decided = share >= attention_threshold(first.sum(-1))
     null = None
-    if bool(decided.any()):
-        null = alignment(
-            end,
-            instance.tokens[decided],
-            instance.query[decided],
-            generator=torch.Generator().manual_seed(seed),
-            constraints=min(int(decided.sum()) * (T - 1), NULL_CONSTRAINTS),
-            draws=NULL_DRAWS,
-        ).null
+    if draws and bool(decided.any()):
+        limit, signs = min(int(decided.sum()) * (T - 1), NULL_CONSTRAINTS), torch.Generator().manual_seed(seed)
+        inputs = (instance.tokens[decided], instance.query[decided])
+        null = alignment(end, *inputs, generator=signs, constraints=limit, draws=draws).null
     return Analysis(
         instance=instance,
         tied=ties(instance.scores, instance.tokens),
@@ -374,6 +371,7 @@ def analyse_head(
     *,
     steps: Sequence[int] = STEPS,
     rate: float = RATE,
+    draws: int = RANGE_DRAWS,
     seed: int = 0,
 ) -> Analysis:
     r"""Calls :func:`analyse` with the scores :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` of a linear head.
@@ -381,13 +379,13 @@ def analyse_head(
     Args:
         head: v, ``[d]``.
         labels: Y, ``[n]``, -1 or 1.
-        tokens, query, steps, rate, seed: as in :func:`analyse`.
+        tokens, query, steps, rate, draws, seed: as in :func:`analyse`.
     Raises:
         TypeError, ValueError: as for :func:`analyse`; or the head has a width other than d, or the labels are not -1 or 1, one per input.
     """
     check_one_problem(tokens)
     check_signs("labels", labels, tokens.shape[:1])
-    return analyse(tokens, query, token_scores(tokens, head, labels), steps=steps, rate=rate, seed=seed)
+    return analyse(tokens, query, token_scores(tokens, head, labels), steps=steps, rate=rate, draws=draws, seed=seed)
 
 
 def unit_scale(vectors: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:

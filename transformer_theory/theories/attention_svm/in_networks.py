@@ -11,14 +11,12 @@ two sides would mistake tied projections for alignment, and rotations in arbitra
 Queries that are not among the tokens have separate axes and signs.
 """
 
-from collections.abc import Callable, Sequence
+import dataclasses
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
-import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ...core.errors import Infeasible, NotConverged
@@ -26,15 +24,17 @@ from ...core.measurement import Measurement, Null
 from ...core.metric import ActivationKind, Activations, Metric, Place
 from ...core.parallel import one_thread, single_threaded
 from ...core.sources import Source
+from ...core.statistics import RANGE_DRAWS, fixed_generator
 from ...core.theory import InNetworks
 from ...core.validation import converted, finite, integers
 from ...metrics.coding.rates import coordinates
 from .constraint_set import Constraints
-from .solvers import DIRECT_SIZE, dual_multipliers, frobenius_max_margin
+from .solvers import BATCHED_SIZE, DIRECT_SIZE, dual_multipliers, frobenius_max_margin, many_dual_multipliers
 
 COSINE = "cosine to the max-margin direction"
 MARGIN = "smallest margin, share of the largest possible"
 NULL_KIND = "sign flips along the tokens' axes"
+ZERO = "W is zero, so it selects nothing"
 SINGLE_TOKEN = "inputs have a single token, so there is nothing to select"
 FOREIGN_TOKENS = "attention to tokens other than the module's own, which the probe does not see"
 SOURCE = Source("tarzanagh2023transformers")
@@ -42,7 +42,6 @@ SOLVER_TOL = 1e-9  # largest accepted KKT residual of a max-margin solution; it 
 SMALLEST_MOMENT, LARGEST_MOMENT = 1e-20, 1e20  # traces of second moments that are far from underflow and overflow in float32
 OWN_TOKENS_SAMPLE = 16  # number of tokens per sequence whose scores are compared
 OWN_TOKENS_COSINE = 0.9  # smallest cosine between stored and recomputed scores of a head that attends to its own tokens
-Flip = Callable[[Tensor], Tensor]  # rows [k, d] -> reflected rows [k, d]
 
 
 @dataclass(frozen=True)
@@ -113,35 +112,66 @@ def alignment(
     finite(W=W, tokens=tokens, query=query)
     if T < 2:
         return _missing(SINGLE_TOKEN)
+    if not bool(W.any()):
+        return _missing(ZERO)
     # Each (input, query) pair sets T - 1 constraints, so a random subset of the pairs meets the budget.
     pairs = torch.randperm(n * queries.shape[1], generator=generator)[: max(1, constraints // (T - 1))]
     x, z = tokens[pairs // queries.shape[1]], queries.reshape(-1, queries.shape[-1])[pairs]
-    left = _principal_axes(tokens)
     queries_are_tokens = d == z.shape[-1] and bool((x == z[:, None]).all(-1).any(-1).all())
-    right = left if queries_are_tokens else _principal_axes(queries)
-    flips = [_random_flips(left, None if queries_are_tokens else right, generator) for _ in range(draws)]
-    return _with_null(W, x, z, flips)
+    flips = SignFlips.draw(tokens, None if queries_are_tokens else queries, draws, generator)
+    return _with_null(W[None], x[None], z[None], flips)[0]
 
 
-def _with_null(W: Tensor, x: Tensor, z: Tensor, flips: Sequence[tuple[Flip, Flip]]) -> Alignment:
-    """Computes the alignment for m inputs of T > 1 tokens [m, T, d] with one query each [m, d_z]: finite values, float64."""
-    if not bool(W.any()):
-        return _missing("W is zero, so it selects nothing")
-    W = W / W.abs().amax()  # the squares in the norm then neither overflow nor underflow
-    W = W / W.norm()
-    selection = partial(_selection_cosine, x=x.numpy(), z=z.numpy())
-    value, margin, count, reason = selection(_scores(x, z @ W.mT))
-    if value is None:
-        return _missing(reason, count)
-    # The flips act on the queries, before and after W. There are few queries, so this costs less than forming the flipped W.
-    draws = [selection(_scores(x, left(right(z) @ W.mT)))[0] for left, right in flips]
-    null = Null(NULL_KIND, tuple(draw for draw in draws if draw is not None))
-    return Alignment(value, null if null.draws else None, margin, count, queries=len(x))
+def _with_null(
+    W: Float[Tensor, "h d d_z"], x: Float[Tensor, "h m T d"], z: Float[Tensor, "h m d_z"], flips: "SignFlips"
+) -> list[Alignment]:
+    """Computes the alignment of h heads for m inputs of T > 1 tokens with one query each: finite values, float64, W not zero."""
+    W = W / W.abs().amax((-2, -1), keepdim=True)  # the squares in the norm then neither overflow nor underflow
+    W = W / torch.linalg.matrix_norm(W, keepdim=True)
+    # Keys W z of the head itself and, in the null, of the flipped head: the flips act on the queries, before and after W. There are few
+    # queries, so this costs less than forming the flipped W.
+    keys = torch.cat([(z @ W.mT)[None], flips.after(flips.before(z) @ W.mT)])  # [1 + draws, h, m, d]
+    scores = (x @ keys.permute(1, 2, 3, 0)).permute(3, 0, 1, 2)  # [1 + draws, h, m, T]
+    alignments = []
+    for value, *others in zip(*_selection_cosines(scores, x, z)):
+        if value.cosine is None:
+            alignments.append(_missing(value.reason, value.constraints))
+            continue
+        null = Null(NULL_KIND, tuple(draw.cosine for draw in others if draw.cosine is not None))
+        alignments.append(dataclasses.replace(value, null=null if null.draws else None, queries=x.shape[1]))
+    return alignments
 
 
-def _scores(x: Tensor, keys: Tensor) -> np.ndarray:
-    """Returns the score x^T (W z) of every token, [m, T], from ``keys = W z`` [m, d]."""
-    return (x @ keys[..., None]).squeeze(-1).numpy()
+@dataclass(frozen=True)
+class SignFlips:
+    """Random reflections along the principal axes of the tokens and of the queries.
+
+    Attributes:
+        left, right: principal axes of the tokens ``[d, d]`` and of the queries ``[d_z, d_z]``, as columns.
+        signs, query_signs: signs of the axes, ``[draws, d]`` and ``[draws, d_z]``.
+    """
+
+    left: Float[Tensor, "d d"]
+    right: Float[Tensor, "d_z d_z"]
+    signs: Float[Tensor, "draws d"]
+    query_signs: Float[Tensor, "draws d_z"]
+
+    @classmethod
+    def draw(cls, tokens: Tensor, queries: Tensor | None, draws: int, generator: torch.Generator) -> "SignFlips":
+        """Draws the signs; ``queries`` None: the queries are tokens and have their axes and signs."""
+        left = _principal_axes(tokens)
+        right = left if queries is None else _principal_axes(queries)
+        d, width = len(left), len(left) + (0 if queries is None else len(right))
+        signs = torch.randint(2, (draws, width), generator=generator).double() * 2 - 1
+        return cls(left, right, signs[:, :d], signs if queries is None else signs[:, d:])
+
+    def before(self, queries: Float[Tensor, "h m d_z"]) -> Float[Tensor, "draws h m d_z"]:
+        """Reflects the queries, once per draw."""
+        return ((queries @ self.right) * self.query_signs[:, None, None]) @ self.right.mT
+
+    def after(self, keys: Float[Tensor, "draws h m d"]) -> Float[Tensor, "draws h m d"]:
+        """Reflects the keys of each draw."""
+        return ((keys @ self.left) * self.signs[:, None, None]) @ self.left.mT
 
 
 def _principal_axes(vectors: Tensor) -> Tensor:
@@ -154,47 +184,78 @@ def _principal_axes(vectors: Tensor) -> Tensor:
     return torch.linalg.eigh(moment)[1].double()
 
 
-def _random_flips(left: Tensor, right: Tensor | None, generator: torch.Generator) -> tuple[Flip, Flip]:
-    """Draws reflections that give each axis of the tokens and of the queries a random sign; a single reflection if ``right`` is None."""
-
-    def draw(axes: Tensor) -> Flip:
-        signs = torch.randint(2, axes.shape[1:], generator=generator).double() * 2 - 1
-        return lambda rows: ((rows @ axes) * signs) @ axes.mT
-
-    flip = draw(left)
-    return flip, flip if right is None else draw(right)
-
-
-def _selection_cosine(scores: np.ndarray, x: np.ndarray, z: np.ndarray) -> tuple[float | None, float | None, int, str]:
-    """Returns cosine, relative margin, number of constraints and reason for the W of norm one that gives these scores.
+def _selection_cosines(scores: Float[Tensor, "k h m T"], x: Float[Tensor, "h m T d"], z: Float[Tensor, "h m d_z"]) -> list[list[Alignment]]:
+    """Returns, for each of k draws, the alignments without null of h heads whose W, of norm one, gives these scores.
 
     W itself is not needed: <W, W_mm> is the sum of margins times multipliers of the solution, over the constraints.
     """
-    # The matrices are small, and calls of numpy cost less than calls of torch.
-    difference = x[np.arange(len(x)), scores.argmax(-1)][:, None] - x
-    i, t = np.nonzero(np.any(difference, -1))  # drops the tokens equal to the selected one
-    if not len(i):
-        return None, None, 0, "all tokens of each input are equal, so there is nothing to select"
-    d = difference[i, t]
+    m, T, d = x.shape[1:]
+    best = scores.argmax(-1, keepdim=True)
+    others = torch.arange(T - 1).expand(*best.shape[:-1], -1)
+    others = others + (others >= best)  # all tokens but the selected one, [k, h, m, T - 1]
+    margins = (scores.gather(-1, best) - scores.gather(-1, others)).flatten(-2)  # [k, h, c] for c = m (T - 1) constraints
+    queries = z.repeat_interleave(T - 1, dim=1)
+    # Pivoting rarely terminates if constraints are linearly dependent, as they are with more than d tokens or more than d_z queries.
+    batched = margins.shape[-1] <= BATCHED_SIZE and d >= T - 1 and m <= z.shape[-1]
+    products = queries @ queries.mT if batched else None
+    distinct, found = torch.empty(margins.shape, dtype=torch.bool), []
+    gram = margins.new_empty(*margins.shape, margins.shape[-1] if batched else 0)
+    for draw in range(len(scores)):  # the differences of all draws may not fit into memory
+        difference = _differences(x, best[draw], others[draw])
+        distinct[draw] = difference.any(-1)  # tokens equal to the selected one add no constraint
+        if products is not None:
+            torch.matmul(difference, difference.mT, out=gram[draw]).mul_(products)
+    solved = torch.zeros(margins.shape[:-1], dtype=torch.bool)
+    cosines = smallest = torch.zeros(margins.shape[:-1], dtype=torch.float64)
+    if products is not None:
+        multipliers, verified = many_dual_multipliers(gram.flatten(0, 1), distinct.flatten(0, 1), tol=SOLVER_TOL)
+        multipliers = multipliers.view_as(margins)
+        norm = multipliers.sum(-1).sqrt()  # at the optimum |W_mm|^2 is the sum of the multipliers
+        cosines = ((margins * multipliers).sum(-1) / norm).clamp(max=1.0)
+        smallest = torch.where(distinct, margins, torch.inf).amin(-1)
+        solved = verified.view_as(solved) & distinct.any(-1) & (smallest > 0)
+        smallest = smallest * norm
+    counts = distinct.sum(-1).tolist()
+    for draw, (done, *values) in enumerate(zip(solved.tolist(), cosines.tolist(), smallest.tolist(), counts)):
+        row = [Alignment(cosine, None, margin, count) for cosine, margin, count in zip(*values)]
+        for head in (head for head, known in enumerate(done) if not known):
+            difference = _differences(x[head], best[draw, head], others[draw, head])
+            row[head] = _one_alignment(difference, queries[head], margins[draw, head], distinct[draw, head])
+        found.append(row)
+    return found
+
+
+def _differences(x: Float[Tensor, "*h m T d"], best: Int[Tensor, "*h m 1"], others: Int[Tensor, "*h m rest"]) -> Float[Tensor, "*h c d"]:
+    """Returns the selected token minus each other token of its input, for c = m (T - 1) constraints."""
+    selected, rest = (torch.take_along_dim(x, index[..., None], -2) for index in (best, others))
+    return (selected - rest).flatten(-3, -2)
+
+
+def _one_alignment(
+    difference: Float[Tensor, "c d"], query: Float[Tensor, "c d_z"], margins: Float[Tensor, " c"], distinct: Bool[Tensor, " c"]
+) -> Alignment:
+    """Returns the alignment without null of one W of norm one with these margins on its selection."""
+    count = int(distinct.sum())
+    if not count:
+        return _missing("all tokens of each input are equal, so there is nothing to select")
+    difference, query, margins = difference[distinct], query[distinct], margins[distinct]
     try:
         # For few constraints the Gram matrix alone gives the multipliers. At the optimum |W_mm|^2 is their sum.
-        gram = torch.from_numpy((d @ d.T) * (z @ z.T)[i[:, None], i]) if len(i) <= DIRECT_SIZE else None
-        multipliers = None if gram is None else dual_multipliers(gram)
+        multipliers = dual_multipliers((difference @ difference.mT) * (query @ query.mT)) if count <= DIRECT_SIZE else None
         if multipliers is None:
-            difference, query, inputs, tokens = map(torch.from_numpy, (d, z[i], i, t))
-            solution = frobenius_max_margin(Constraints(difference, query, input=inputs, token=tokens), tol=SOLVER_TOL)
+            names = torch.arange(count)
+            solution = frobenius_max_margin(Constraints(difference, query, input=names, token=names), tol=SOLVER_TOL)
             multipliers, norm = solution.dual, solution.norm
         else:
             norm = float(multipliers.sum()) ** 0.5
     except Infeasible:
-        return None, None, len(i), "infeasible: W scores two different tokens the same"
+        return _missing("infeasible: W scores two different tokens the same", count)
     except NotConverged:
-        return None, None, len(i), "nearly tied scores: the max-margin direction cannot be resolved in float64"
-    margins = scores.max(-1)[i] - scores[i, t]
+        return _missing("nearly tied scores: the max-margin direction cannot be resolved in float64", count)
     smallest = float(margins.min())
     if smallest <= 0:
-        return None, None, len(i), "tied: W scores two different tokens the same"
-    return min(1.0, float(margins @ multipliers.numpy()) / norm), smallest * norm, len(i), ""
+        return _missing("tied: W scores two different tokens the same", count)
+    return Alignment(min(1.0, float(margins @ multipliers) / norm), None, smallest * norm, count)
 
 
 class AlignmentMetric(Metric):
@@ -206,15 +267,14 @@ class AlignmentMetric(Metric):
 
     Args:
         constraints: largest number of constraints per module, divided equally among its heads; at least one query per head is used.
-        draws: default number of null draws in :meth:`compute`; all heads of a module share their sign flips.
         max_samples: largest number of sequences stored per module.
-        seed: seed of the subset, and of the null draws if :meth:`compute` gets no generator.
+        seed: seed of the subset.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
 
-    def __init__(self, *, constraints: int = 256, draws: int = 2, max_samples: int = 128, seed: int = 0):
-        self.constraints, self.draws, self.max_samples, self.seed = constraints, draws, max_samples, seed
+    def __init__(self, *, constraints: int = 256, max_samples: int = 128, seed: int = 0):
+        self.constraints, self.max_samples, self.seed = constraints, max_samples, seed
         self.tokens: dict[Place, Float[Tensor, "n T d"]] = {}
         self.bilinear: dict[Place, Float[Tensor, "heads d d"]] = {}
         self.foreign: dict[Place, Bool[Tensor, ""]] = {}
@@ -232,11 +292,16 @@ class AlignmentMetric(Metric):
         self._store(place, tokens, W.cpu(), torch.tensor(_attends_elsewhere(activations, W)))
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> list[Measurement]:
-        """Returns, per layer and head, the cosine with its null distribution, and the smallest margin relative to the largest possible."""
+        """Returns, per layer and head, the cosine with its null distribution, and the smallest margin relative to the largest possible.
+
+        Args:
+            draws: number of sign flips, which all heads of a module share; at most 19 are drawn. 0: no null.
+            generator: its seed is the seed of the sign flips. None: :func:`~transformer_theory.core.statistics.fixed_generator`.
+        """
         measurements = []
         for layer, first in sorted(self.tokens):
             where = {"theory": "attention_svm", "kind": "in network", "source": SOURCE, "layer": layer, "scope": "training"}
-            for head, result in enumerate(self._alignments((layer, first), draws or self.draws, generator), start=first):
+            for head, result in enumerate(self._alignments((layer, first), min(draws, RANGE_DRAWS), generator), start=first):
                 if result.cosine is None:
                     measurements.append(Measurement(quantity=COSINE, value=None, reason=result.reason, head=head, **where))
                     continue
@@ -260,18 +325,18 @@ class AlignmentMetric(Metric):
             return [_missing(reason)] * len(heads)
         # Every module gets a new generator with the same seed. Layers of one width then share their signs, and draws of other metrics do
         # not change them.
-        signs = torch.Generator().manual_seed(self.seed if generator is None else generator.initial_seed())
-        axes = _principal_axes(tokens)
-        flips = [_random_flips(axes, None, signs) for _ in range(draws)]
-        count, alignments = max(1, self.constraints // len(heads) // (T - 1)), []
-        with one_thread():
-            for head, W in enumerate(heads, start=first):
-                if not bool(torch.isfinite(W).all()):
-                    alignments.append(_missing("W is not finite"))
-                    continue
-                pairs = torch.randperm(n * T, generator=torch.Generator().manual_seed(self.seed + 1000 * layer + head))[:count]
-                x, z = tokens[pairs // T].double(), tokens[pairs // T, pairs % T].double()
-                alignments.append(_with_null(W.double(), x, z, flips))
+        signs = fixed_generator() if generator is None else torch.Generator().manual_seed(generator.initial_seed())
+        flips = SignFlips.draw(tokens, None, draws, signs)
+        count = max(1, self.constraints // len(heads) // (T - 1))
+        usable = [head for head, W in enumerate(heads) if bool(torch.isfinite(W).all()) and bool(W.any())]
+        alignments = [_missing(ZERO if bool(torch.isfinite(W).all()) else "W is not finite") for W in heads]
+        if usable:
+            seeds = (torch.Generator().manual_seed(self.seed + 1000 * layer + first + head) for head in usable)
+            pairs = torch.stack([torch.randperm(n * T, generator=seed)[:count] for seed in seeds])
+            x, z = tokens[pairs // T].double(), tokens[pairs // T, pairs % T].double()
+            with one_thread():
+                for head, alignment in zip(usable, _with_null(heads[usable].double(), x, z, flips)):
+                    alignments[head] = alignment
         return alignments
 
     def reset(self) -> None:

@@ -1,9 +1,11 @@
 r"""The theory on labelled data: one attention head, trained by descent on W, compared with the max-margin solution of its selection.
 
-One class against the rest gives labels Y in {-1, 1}. A linear head v is fitted to the mean tokens by ridge regression and then fixed; the
-scores :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` define the best token of each input. The queries are part of the data. There are two
-measurements. Feasibility: the share of random sets of inputs, of growing size, in which one W selects all best tokens. Descent: the
-direction of W after descent from W = 0 on a feasible set, to which random inputs are added one at a time, up to :data:`MAX_INPUTS`.
+One class against the rest gives labels Y in {-1, 1}. A linear head v is fitted to the mean tokens of half of the inputs by ridge regression
+and then fixed; its accuracy is measured on the other half. The scores :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` define the best token of
+each input. The queries are part of the data. There are two measurements. Feasibility: the share of random sets of inputs, of growing size,
+in which one W selects all best tokens. Descent: the direction of W after descent from W = 0 on a feasible set (:mod:`.feasible_sets`).
+
+The class, the halves and the sets are random but the same for all seeds, and descent draws nothing, so no number depends on the seed.
 """
 
 from collections.abc import Iterator
@@ -15,22 +17,19 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...core.errors import Infeasible, NotConverged
 from ...core.measurement import Arrays, Measurement, Null, judge
 from ...core.plotting import COLOURS, axes, caption, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
+from ...core.statistics import RANGE_DRAWS, fixed_generator, permutations, with_interval
 from ...core.theory import OnData, Unsupported
 from ...data.tokens import TokenData
 from .analysis import RATE, STEPS, Analysis, Selection, analyse, unit_scale
 from .analysis_plot import plot_attention, plot_cosines, plot_margins
-from .builders import distinct_constraints
-from .constraint_set import Constraints
+from .feasible_sets import MAX_INPUTS, FeasibleSet, feasible_shares, grow_feasible
 from .in_networks import MARGIN
 from .problem import Instance, token_scores
 from .selection import ties
-from .solution import MaxMargin
-from .solvers import frobenius_max_margin
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,16 +37,11 @@ if TYPE_CHECKING:
 NAME = "attention_svm"
 SOURCE = Source("tarzanagh2023transformers")
 HEADLINE = "cosine of W to the max-margin direction of the selected tokens"
+HEAD_ACCURACY = "held-out accuracy of the linear head on mean tokens"
 SELECTABLE = "number of inputs whose best tokens one W can select"
-MAX_INPUTS = 24  # largest size of the set on which W is trained
-SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24)
-SUBSETS = 12  # number of random subsets of each size up to 8; a third of it for larger sizes
-MAX_NORM = 50.0  # largest norm of a max-margin solution that descent can resolve in STEPS (tokens have norm one)
-MAX_CANDIDATES = 96  # largest number of inputs that are tested for a feasible set
 COSINE_THRESHOLD = 0.95
 MARGIN_THRESHOLD = 0.9
 SCORE_RTOL = 1e-9  # largest relative spread of scores that count as equal
-SOLVER_TOL = 1e-9
 
 
 @dataclass(frozen=True)
@@ -75,13 +69,15 @@ class Task:
     Attributes:
         instance: training problem; tokens and queries are divided by their root-mean-square norms, which changes only the scale of W.
         index: position of each input in the data, ``[n]``.
-        accuracy: share of inputs whose label the head predicts from the mean token.
+        predicted: labels that the head predicts from the mean tokens of the held-out inputs, ``[held_out]``.
+        sign: their labels, -1 or 1, ``[held_out]``; empty if there are fewer than two inputs on each side.
         positive: class with the label 1; all others have the label -1.
     """
 
     instance: Instance
     index: Int[Tensor, " n"]
-    accuracy: float
+    predicted: Float[Tensor, " held_out"]
+    sign: Float[Tensor, " held_out"]
     positive: int
 
 
@@ -101,108 +97,30 @@ def one_against_rest(problem: Problem, generator: torch.Generator, *, max_sample
     index = torch.stack([inside[:half], outside[:half]], 1).ravel()
     sign = torch.where(labels[index] == positive, 1.0, -1.0).double()
     tokens, query = (unit_scale(v[index].detach().cpu().double()) for v in (problem.tokens, problem.query))
-    # Ridge regression of the sign on the mean token; the ridge is a thousandth of the mean eigenvalue of the Gram matrix.
     means = tokens.mean(1)
-    gram = means.T @ means
+    # The inputs alternate between the two sides, so both halves are balanced. A single pair is not divided.
+    fitted = slice(2 * (half - half // 2))
+    # Ridge regression of the sign on the mean token; the ridge is a thousandth of the mean eigenvalue of the Gram matrix.
+    gram = means[fitted].T @ means[fitted]
     ridge = 1e-3 * gram.diagonal().mean().clamp(min=1e-12) * torch.eye(len(gram), dtype=torch.float64)
-    head = torch.linalg.solve(gram + ridge, means.T @ sign)
+    head = torch.linalg.solve(gram + ridge, means[fitted].T @ sign[fitted])
     head = head / head.norm().clamp(min=1e-300)
-    accuracy = float(((means @ head).sign() == sign).double().mean())
-    return Task(Instance(tokens, query, token_scores(tokens, head, sign)), index, accuracy, positive)
+    held_out = slice(fitted.stop, None)
+    return Task(Instance(tokens, query, token_scores(tokens, head, sign)), index, (means[held_out] @ head).sign(), sign[held_out], positive)
 
 
-def feasible_shares(instance: Instance, generator: torch.Generator) -> tuple[list[int], list[float]]:
-    """Measures, for growing n, the share of feasible sets among random sets of n inputs: one W can select all best tokens.
+def measure(problem: Problem, generator: torch.Generator, *, draws: int) -> Iterator[Measurement | Arrays]:
+    """Yields the assumptions, the predictions with measurements, and the arrays of the figure; see the module docstring.
 
-    Returns:
-        The sizes n and their shares, up to the first share of zero.
+    Args:
+        problem: the labelled inputs.
+        generator: random generator of the class, the order of the inputs, and the sets of inputs.
+        draws: number of sign flips of the headline's null; 0: no nulls.
     """
-    sizes, shares = [], []
-    for size in (s for s in SIZES if s <= len(instance.tokens)):
-        draws = SUBSETS if size <= 8 else SUBSETS // 3
-        subsets = [torch.randperm(len(instance.tokens), generator=generator)[:size] for _ in range(draws)]
-        sizes.append(size)
-        shares.append(sum(_feasible(_best_constraints(instance[subset])) for subset in subsets) / draws)
-        if not shares[-1]:
-            break
-    return sizes, shares
-
-
-@dataclass(frozen=True)
-class FeasibleSet:
-    """A set of inputs whose best tokens one W can select.
-
-    Attributes:
-        inputs: positions of the inputs in the instance.
-        solution: the max-margin solution of their best tokens; None if the set is empty.
-        guaranteed: number of inputs that the theory guarantees for any scores. It is the rank of the queries of all candidates whose
-            differences (best token minus each other token) are linearly independent. For data in general position: d if d >= T - 1.
-        resolved: whether every rejected candidate was infeasible; False if some candidate was rejected for a small margin.
-    """
-
-    inputs: Int[Tensor, " m"]
-    solution: MaxMargin | None
-    guaranteed: int
-    resolved: bool
-
-
-def grow_feasible(instance: Instance, generator: torch.Generator) -> FeasibleSet:
-    """Builds a feasible set of inputs greedily in random order, with its max-margin solution.
-
-    A candidate is also rejected if the margin would become too small for descent to resolve within its budget of steps. Every input of
-    the instance must have a single best token.
-    """
-    inputs, solution, resolved = [], None, True
-    candidates = torch.randperm(len(instance.tokens), generator=generator)[:MAX_CANDIDATES]
-    for candidate in candidates.tolist():
-        try:
-            larger = frobenius_max_margin(_best_constraints(instance[torch.tensor([*inputs, candidate])]), tol=SOLVER_TOL)
-        except Infeasible:
-            continue
-        except NotConverged:
-            resolved = False
-            continue
-        resolved &= larger.norm <= MAX_NORM
-        if 0 < larger.norm <= MAX_NORM:
-            inputs, solution = [*inputs, candidate], larger
-        if len(inputs) == MAX_INPUTS:
-            break
-    # The condition of :mod:`.feasibility`: the differences within each candidate are linearly independent, and so are the queries.
-    differences = {c: _best_constraints(instance[torch.tensor([c])]).difference for c in candidates.tolist()}
-    free = [c for c, rows in differences.items() if 0 < len(rows) == int(torch.linalg.matrix_rank(rows))]
-    guaranteed = int(torch.linalg.matrix_rank(instance.query[torch.tensor(free)])) if free else 0
-    return FeasibleSet(torch.tensor(inputs, dtype=torch.long), solution, guaranteed, resolved)
-
-
-def _best_constraints(instance: Instance) -> Constraints:
-    return distinct_constraints(instance.tokens, instance.query, instance.optimal())
-
-
-def _feasible(pairs: Constraints) -> bool:
-    """Returns whether float64 resolves a max-margin solution."""
-    try:
-        frobenius_max_margin(pairs, tol=SOLVER_TOL)
-    except (Infeasible, NotConverged):
-        return False
-    return True
-
-
-def measure(problem: Problem, generator: torch.Generator) -> Iterator[Measurement | Arrays]:
-    """Yields the assumptions, the predictions with measurements, and the arrays of the figure; see the module docstring."""
     task = one_against_rest(problem, generator)
     instance, (n, T, d) = task.instance, task.instance.tokens.shape
     tied = ties(instance.scores, instance.tokens)
-    yield Measurement(
-        NAME,
-        "on data",
-        "accuracy of the linear head on mean tokens",
-        task.accuracy,
-        unit="share",
-        null=Null("balanced classes", (0.5,)),
-        side=">=",
-        n=n,
-        note=f"class {task.positive} against the rest; this head scores the tokens",
-    )
+    yield _head_accuracy(task, draws)
     yield _assumption(
         "every input has one best token",
         not bool(tied.any()),
@@ -221,8 +139,26 @@ def measure(problem: Problem, generator: torch.Generator) -> Iterator[Measuremen
     if feasible.solution is None:
         yield _on_data(HEADLINE, None, reason="infeasible: no W selects the best token of even one input")
         return
-    trained, seed = untied[feasible.inputs], int(torch.randint(2**31, (1,), generator=generator))
-    yield from describe(analyse(trained.tokens, trained.query, trained.scores, steps=STEPS, rate=RATE, seed=seed))
+    trained, seed = untied[feasible.inputs], fixed_generator().initial_seed()
+    yield from describe(analyse(trained.tokens, trained.query, trained.scores, steps=STEPS, rate=RATE, draws=draws, seed=seed))
+
+
+def _head_accuracy(task: Task, draws: int) -> Measurement:
+    """Returns the head's accuracy on the held-out inputs; the null permutes their labels."""
+    n = len(task.sign)
+    where = {
+        "unit": "share",
+        "side": ">=",
+        "split": "validation",
+        "note": f"class {task.positive} against the rest; this head scores the tokens",
+    }
+    if not n:
+        reason = "fewer than two inputs of the class, or of the rest, so that none can be held out"
+        return Measurement(NAME, "on data", HEAD_ACCURACY, None, reason=reason, **where)
+    value = float((task.predicted == task.sign).double().mean())
+    permuted = task.sign[permutations(n, min(draws, RANGE_DRAWS))]
+    null = Null("permuted labels", tuple((task.predicted == permuted).double().mean(-1).tolist())) if draws else None
+    return with_interval(Measurement(NAME, "on data", HEAD_ACCURACY, value, null=null, n=n, **where))
 
 
 def _feasibility(sizes: list[int], shares: list[float], feasible: FeasibleSet, T: int, d: int) -> Iterator[Measurement | Arrays]:
@@ -238,8 +174,7 @@ def _feasibility(sizes: list[int], shares: list[float], feasible: FeasibleSet, T
     yield _on_data(
         SELECTABLE,
         count,
-        predicted=guaranteed or None,  # a count is always at least zero, so without a guarantee there is no prediction
-        op=">=" if guaranteed else None,
+        op=">=" if guaranteed else None,  # a count is always at least zero, so without a guarantee there is no inequality
         threshold=guaranteed or None,
         verdict=judge(count, ">=", guaranteed, converged=converged) if guaranteed else None,
         note=note,
@@ -279,7 +214,7 @@ def describe(analysis: Analysis) -> Iterator[Measurement | Arrays]:
         unit="share",
         predicted=1.0,
         basis="limit",
-        null=Null("uniform attention", (1 / T,)),
+        null=None if analysis.null is None else Null("uniform attention", (1 / T,)),
         side=">=",
         n=n,
         note="below .999 the run has not settled and the following verdicts are inconclusive",
@@ -359,7 +294,7 @@ def _cosine(quantity: str, analysis: Analysis, selection: Selection, covered: bo
         threshold=COSINE_THRESHOLD,
         verdict=judge(value, ">=", COSINE_THRESHOLD, converged=not caveat, covered=covered),
         null=null,
-        side=None if null is None else ">=",
+        side=">=",
         n=len(analysis.tied),
         note=_run_note(analysis) + caveat,
     )
@@ -397,4 +332,4 @@ def plot(result: Result) -> "Figure":
     return figure
 
 
-ON_DATA = OnData(read=read, measure=measure, headline=HEADLINE, plot=plot, permutes="labels")
+ON_DATA = OnData(read=read, measure=measure, headline=HEADLINE, plot=plot)

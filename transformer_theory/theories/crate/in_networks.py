@@ -26,6 +26,7 @@ from torch import Tensor
 
 from ...core.measurement import Measurement, Null
 from ...core.metric import ActivationKind, Activations, Metric
+from ...core.statistics import RANGE_DRAWS
 from ...core.theory import InNetworks
 from ...core.validation import positive
 from ...metrics.coding import coding_rate, unit_norm
@@ -42,6 +43,8 @@ COMPRESSION, GROWTH = "compression by attention", "growth of R^c in attention"
 BEFORE, AFTER = "R^c before attention", "R^c after attention"
 NONZEROS = "share of non-zeros"
 RANDOM_SUBSPACES = "random subspaces"
+NULL_SEED = 1_000_003  # far from the seeds of data, so that no random subspace equals one from which synthetic data were drawn
+RANDOM_SETS = RANGE_DRAWS  # sets of random subspaces; every forward pass computes all of them
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ class Compression(Metric):
         eps: distortion (squared inside).
         scaling: function that computes the coordinates: :func:`unit_tokens`, :func:`unit_coordinates` or :func:`lengths_kept`.
         max_sequences: largest number of sequences per forward pass, evenly spaced in the batch; None: all.
-        random: number of sets of random subspaces for the null.
+        random: number of sets of random subspaces, the largest number of null draws.
 
     Attributes:
         sums: by layer, [1 + 2 (1 + random)]: number of sequences, then the sums of R^c before and after, in U and in each random set.
@@ -113,7 +116,9 @@ class Compression(Metric):
         ValueError: ``eps`` is not positive and finite.
     """
 
-    def __init__(self, *, eps: float = EPS, scaling: Scaling = unit_tokens, max_sequences: int | None = MAX_SEQUENCES, random: int = 1):
+    def __init__(
+        self, *, eps: float = EPS, scaling: Scaling = unit_tokens, max_sequences: int | None = MAX_SEQUENCES, random: int = RANDOM_SETS
+    ):
         positive(eps=eps)
         self.eps, self.scaling, self.max_sequences, self.random = (eps, scaling, max_sequences, random)
         super().__init__()
@@ -150,12 +155,12 @@ class Compression(Metric):
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
         """Returns three rows per layer: :data:`COMPRESSION`, :data:`BEFORE` and :data:`AFTER` (nats)."""
-        return [row for place in sorted(self.sums) for row in self._rows(place[0], *self._means(place))]
+        return [row for place in sorted(self.sums) for row in self._rows(place[0], *self._means(place, draws))]
 
-    def _means(self, place: tuple[int, ...]) -> tuple[Sequence[float], Sequence[Sequence[float]]]:
-        """Returns the mean R^c (before, after) in the subspaces U, and the same pair for each set of random subspaces."""
+    def _means(self, place: tuple[int, ...], draws: int) -> tuple[Sequence[float], Sequence[Sequence[float]]]:
+        """Returns the mean R^c (before, after) in the subspaces U, and the same pair for the first sets of random subspaces."""
         in_bases, *in_random = (self.sums[place][1:] / self.sums[place][0]).unflatten(0, (-1, 2)).tolist()
-        return in_bases, in_random
+        return in_bases, in_random[:draws]
 
     def _rows(self, layer: int, rates: Sequence[float], null: Sequence[Sequence[float]]) -> list[Measurement]:
         falls = tuple(_fall(*pair) for pair in null)
@@ -187,14 +192,14 @@ class Compression(Metric):
 class Growth(Compression):
     """Growth of R^c in attention without rescaling of the tokens, R^c(Z+) / R^c(Z) - 1; arguments as in :class:`Compression`."""
 
-    def __init__(self, *, eps: float = EPS, max_sequences: int | None = MAX_SEQUENCES, random: int = 1):
+    def __init__(self, *, eps: float = EPS, max_sequences: int | None = MAX_SEQUENCES, random: int = RANDOM_SETS):
         super().__init__(eps=eps, scaling=lengths_kept, max_sequences=max_sequences, random=random)
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
         """Returns one row per layer, :data:`GROWTH`."""
         rows = []
         for place in sorted(self.sums):
-            rates, null = self._means(place)
+            rates, null = self._means(place, draws)
             rows.append(self._row(GROWTH, place[0], -_fall(*rates), tuple(-_fall(*pair) for pair in null), source=SIGN))
         return rows
 
@@ -268,7 +273,8 @@ def coordinates_around_attention(
     tokens = (streams if bool(finite.all()) else streams[:, finite]).flatten(0, 1)
     means = tokens.mean(-1)
     tokens = tokens - means[..., None]
-    frames = torch.cat([bases, *(null_subspaces(*bases.shape, seed=seed).to(bases.device) for seed in range(random))]).to(tokens.dtype)
+    K, d, p = bases.shape
+    frames = torch.cat([bases, null_frames(K, d, p, sets=random).to(bases)]).to(tokens.dtype)
     return CentredCoordinates(coordinates(tokens, frames), means, torch.linalg.vector_norm(tokens, dim=-1), frames.sum(1))
 
 
@@ -293,10 +299,17 @@ def attention_subspaces(activations: Activations) -> tuple[Bases, str] | None:
     return (torch.linalg.qr(U)[0], origin) if bool(torch.isfinite(U).all()) else None
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def null_subspaces(K: int, d: int, p: int, *, seed: int) -> Bases:
     """Returns random subspaces [K, d, p], the same for every call with this seed."""
-    return random_subspaces(K, d, p, generator=torch.Generator().manual_seed(seed))
+    return random_subspaces(K, d, p, generator=torch.Generator().manual_seed(NULL_SEED + seed))
+
+
+@lru_cache(maxsize=16)
+def null_frames(K: int, d: int, p: int, *, sets: int) -> Bases:
+    """Returns the first sets of random subspaces, one after the other, [sets * K, d, p]."""
+    frames = [null_subspaces(K, d, p, seed=seed) for seed in range(sets)]
+    return torch.cat(frames) if frames else torch.empty(0, d, p, dtype=torch.float64)
 
 
 def _fall(before: float, after: float) -> float:

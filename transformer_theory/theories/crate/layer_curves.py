@@ -44,6 +44,7 @@ class InputRate(Metric):
     """R^c of the coordinates W_k that the heads of a block use, scaled to norm one; one row per layer, mean over sequences."""
 
     kinds = ("attention",)
+    null_source = "untrained"
 
     def __init__(self, *, eps: float = EPS):
         positive(eps=eps)
@@ -66,6 +67,8 @@ class InputRate(Metric):
 
 class ClassRates(FeatureRates):
     """Rate reduction by class, with one feature per sequence; one row per layer, without a null."""
+
+    null_source = "untrained"
 
     def __init__(self):
         super().__init__(eps=CLASS_EPS)

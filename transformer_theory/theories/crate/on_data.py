@@ -3,9 +3,10 @@ r"""CRATE without training: unrolled steps on given tokens, with subspaces estim
 **Compression.** K subspaces of dimension d / K are fitted to the tokens (K-subspaces). Then the tokens of every sequence are moved step by
 step, and R^c(Z; U_[K]) is measured after each step. The exact gradient step with kappa = 1/L guarantees
 R^c(l+1) <= R^c(l) - ||grad||^2 / (2L). The paper's step assumes orthonormal incoherent subspaces and small beta. The residual form with
-tied output should raise R^c. The null consists of exact steps along random subspaces, with R^c measured in the fitted ones. Every step also
+tied output should raise R^c. The null consists of exact steps of the same size along random subspaces, with R^c measured in the fitted
+ones. Every step also
 shortens the tokens, which alone lowers R^c; therefore R^c is also measured with all tokens scaled to norm one, so that only directions
-count.
+count. The subspaces are fitted to the same tokens, so noise is compressed as well: these quantities have the scope "any data".
 
 **Sparsification.** Tokens of norm one are coded in the dictionary D = [U_1 ... U_K, -U_1 ... -U_K] by ISTA. A token of subspace k needs at
 most p of the 2 K p atoms, a share of 1 / (2 K). The null is the code in random subspaces.
@@ -19,27 +20,30 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ...core.measurement import Arrays, Measurement, Null, Op, judge
 from ...core.plotting import COLOURS, axes, heatmap, label_ends, line, null_band, style, text_figure
 from ...core.result import Result
+from ...core.statistics import RANGE_DRAWS, fixed_generator
 from ...core.theory import OnData, Unsupported
 from ...data.tokens import TokenData
-from ...metrics.coding import unit_norm
+from ...metrics.coding import subspace_coding_rate, unit_norm
 from ...models.crate.compression import Bases, coordinates
 from .approximations import spectral_radii
-from .in_networks import RANDOM_SUBSPACES
-from .problem import DECREASE, LASSO, PAPER, SIGN, STEP, fit_subspaces, incoherence, incompleteness, nonzeros, random_subspaces
-from .steps import exact_step, lipschitz
-from .unrolled import ISTA_STEPS, LAYERS, Sequences, forms, guaranteed_rates, sparse_code, unroll
+from .in_networks import RANDOM_SUBSPACES, null_subspaces
+from .problem import DECREASE, LASSO, PAPER, SIGN, STEP, fit_subspaces, incoherence, incompleteness, nonzeros
+from .sparse_coding import optimal_code
+from .steps import lipschitz
+from .unrolled import ISTA_STEPS, LAM, LAYERS, Sequences, exact_steps, forms, guaranteed_rates, sparse_code, unroll
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MAX_SEQUENCES, MAX_CODED, MAX_PLOTTED = 256, 512, 64  # sequences compressed, tokens coded, tokens in the figure
+MIN_SEQUENCES, MAX_ENTRIES = 16, 2**17  # fewer sequences of long or wide tokens: at most 2^17 entries, but at least 16 sequences
 SUBSPACES, EPS = 4, 0.5
 INCOHERENCE_ATOL = 0.1  # largest cosine of subspaces that count as incoherent, largest incompleteness of ones that count as complete
 ENERGY_SHARE = 0.95  # smallest share of energy in the best subspace of each token for tokens that count as lying in the subspaces
@@ -69,20 +73,27 @@ def read(data: TokenData) -> Problem | Unsupported:
     return Problem(tokens)
 
 
-def measure(problem: Problem, generator: torch.Generator) -> Iterator[Measurement | Arrays]:
-    """Yields the measurements that the module's docstring describes, on at most ``MAX_SEQUENCES`` sequences."""
-    tokens = _sample(problem, generator)
+def measure(problem: Problem, generator: torch.Generator, *, draws: int) -> Iterator[Measurement | Arrays]:
+    """Yields the measurements that the module's docstring describes, on at most ``MAX_SEQUENCES`` sequences.
+
+    Args:
+        problem: result of :func:`read`.
+        generator: draws the starts of the fit of the subspaces.
+        draws: largest number of sets of random subspaces; there are at most 19.
+    """
+    tokens = _sample(problem)
     if tokens is None:
-        yield _row(LEFT, None, reason="all sampled tokens are zero")
+        yield _row(LEFT, None, unit="share", side="<=", reason="all sampled tokens are zero")
         return
     m, n, d = tokens.shape
     K = min(SUBSPACES, d)
     bases, assigned = fit_subspaces(tokens.flatten(0, 1), K=K, p=d // K, generator=generator, rounds=15)
-    random_bases = random_subspaces(K, d, d // K, generator=generator)
+    random = [null_subspaces(K, d, d // K, seed=seed) for seed in range(min(draws, RANGE_DRAWS))]
     runs = {name: unroll(tokens, bases, step, eps=EPS) for name, step in forms(bases, n=n, eps=EPS).items()}
-    kappa = 1 / lipschitz(random_bases, n=n, eps=EPS)  # the longest safe step in the random subspaces
-    runs["random"] = unroll(tokens, bases, lambda state: exact_step(state, random_bases, kappa=kappa, eps=EPS), eps=EPS)
-    directions = {name: runs[name].unit_rates(bases, eps=EPS) for name in ("exact", "random")}
+    # The steps along random subspaces have the size of those along the fitted ones. This size is safe, because L has its smallest value,
+    # beta, for the mutually orthogonal random subspaces.
+    kappa = 1 / lipschitz(bases, n=n, eps=EPS)
+    left = [_left(tokens, exact_steps(tokens, frame, kappa=kappa, eps=EPS), bases) for frame in random]
     bound = guaranteed_rates(runs["exact"], bases, eps=EPS)
 
     assumptions = _assumptions(tokens, bases)
@@ -91,49 +102,45 @@ def measure(problem: Problem, generator: torch.Generator) -> Iterator[Measuremen
     # Exact steps need only the first two assumptions, neither completeness nor the Neumann series.
     mixture, ideal = all(holds[:2]), all(holds)
     first_rate = float(runs["exact"].rates[0])
-    yield _judged(
-        LEFT,
-        float(directions["exact"][-1] / directions["exact"][0]),
-        "<=",
-        1.0,
-        covered=mixture,
-        unit="share",
-        null=_null(float(directions["random"][-1] / directions["random"][0])),
-        side="<=",
-        n=m,
-        source=DECREASE,
-        note=f"share of the first rate after {LAYERS} steps, {K} fitted subspaces of dimension {d // K}",
-    )
-    yield _row(
-        LEFT_LENGTHS_KEPT,
-        float(runs["exact"].rates[-1]) / first_rate,
-        unit="share",
-        scope="any data",
-        op="<=",
-        threshold=float(bound[-1]) / first_rate + 1e-9,
-        predicted=float(bound[-1]) / first_rate + 1e-9,
-        null=_null(float(runs["random"].rates[-1]) / first_rate),
-        side="<=",
-        n=m,
-        source=DECREASE,
-        note="share of the first rate; the threshold is the descent inequality",
-    )
+    kept, unit = _left(tokens, runs["exact"].states[-1], bases)
+    columns: dict[str, Any] = {"unit": "share", "side": "<=", "n": m, "source": DECREASE}
+    note = f"share of the first rate after {LAYERS} steps, {K} fitted subspaces of dimension {d // K}"
+    yield _judged(LEFT, unit, "<=", 1.0, covered=mixture, null=_null([share for _, share in left]), note=note, **columns)
+    note, threshold = "share of the first rate; the threshold is the descent inequality", float(bound[-1]) / first_rate + 1e-9
+    null = _null([share for share, _ in left])
+    yield _row(LEFT_LENGTHS_KEPT, kept, op="<=", threshold=threshold, null=null, note=note, **columns)
     note = "as a share of the first rate"
     largest = float(runs["paper"].changes.max())
     yield _judged(LARGEST_CHANGE, largest, "<=", 0.0, covered=ideal, setting="paper", n=m, source=STEP, note=note)
     smallest = float(runs["tied residual"].changes.min())
     yield _judged(SMALLEST_CHANGE, smallest, ">=", 0.0, covered=ideal, setting="tied residual", n=m, source=SIGN, note=note)
     arrays = {f"crate/rate/{name}": run.rates.numpy() for name, run in runs.items()}
-    arrays |= {f"crate/shape/{name}": curve.numpy() for name, curve in directions.items()}
+    arrays["crate/shape/exact"] = runs["exact"].unit_rates(bases, eps=EPS).numpy()
+    if random:
+        arrays["crate/rate/random"] = first_rate * _first_and_last(torch.tensor([share for share, _ in left])).numpy()
     yield Arrays({**arrays, "crate/rate/guaranteed": bound.numpy()})
-    yield from _sparsify(runs["exact"].states, bases, random_bases, ideal, generator)
+    yield from _sparsify(runs["exact"].states, bases, random, ideal)
     yield _cosines(runs["exact"].states, assigned.view(m, n))
 
 
-def _sample(problem: Problem, generator: torch.Generator) -> Sequences | None:
-    """Draws at most MAX_SEQUENCES sequences, scaled so that the mean squared norm of a token is one; None if all are zero."""
-    indices = torch.randperm(len(problem.tokens), generator=generator)[:MAX_SEQUENCES].sort().values
-    tokens = problem.tokens[indices]
+def _left(before: Sequences, after: Sequences, bases: Bases) -> tuple[float, float]:
+    """Returns R^c after divided by R^c before, means over the sequences: of the tokens, and of the tokens scaled to norm one."""
+    pairs = (before, after), (unit_norm(before), unit_norm(after))
+    rates = [[float(subspace_coding_rate(tokens, bases, eps=EPS).mean()) for tokens in pair] for pair in pairs]
+    kept, unit = (last / first if first > 0 else float("nan") for first, last in rates)
+    return kept, unit
+
+
+def _first_and_last(last: Float[Tensor, " draws"]) -> Float[Tensor, "2"]:
+    """Returns 1 and the median of the shares that are left: the ends of a straight line in the figure."""
+    return torch.stack([torch.ones_like(last[0]), last.median()])
+
+
+def _sample(problem: Problem) -> Sequences | None:
+    """Draws sequences, scaled so that the mean squared norm of a token is one; None if all are zero. The draw is the same in every call."""
+    number, length, dim = problem.tokens.shape
+    most = min(MAX_SEQUENCES, max(MIN_SEQUENCES, MAX_ENTRIES // (length * dim)))
+    tokens = problem.tokens[torch.randperm(number, generator=fixed_generator())[:most].sort().values]
     largest = tokens.abs().max()
     if largest == 0:
         return None
@@ -176,55 +183,40 @@ def _assumptions(tokens: Sequences, bases: Bases) -> list[Measurement]:
     ]
 
 
-def _sparsify(states: Tensor, bases: Bases, random_bases: Bases, ideal: bool, generator: torch.Generator) -> Iterator[Measurement | Arrays]:
+def _sparsify(states: Tensor, bases: Bases, random: list[Bases], ideal: bool) -> Iterator[Measurement | Arrays]:
     """Yields measurements and arrays of the sparse codes by layer."""
     flat = states.flatten(1, 2)
-    indices = torch.randperm(flat.shape[1], generator=generator)[:MAX_CODED]
+    most = min(MAX_CODED, MAX_ENTRIES // (4 * flat.shape[-1]))
+    indices = torch.randperm(flat.shape[1], generator=fixed_generator())[: max(MIN_SEQUENCES, most)]
     layers = [unit_norm(state[indices]) for state in flat]
     codes = [sparse_code(layer, bases) for layer in layers]
     shares = torch.stack([nonzeros(code) for code, _, _ in codes])
-    nulls = torch.stack([nonzeros(sparse_code(layer, random_bases)[0]) for layer in (layers[0], layers[-1])])
+    # The columns of random subspaces are orthonormal, so ISTA from zero has the non-zeros of the minimiser after every step.
+    nulls = torch.tensor([[float(nonzeros(optimal_code(layers[end], frame, lam=LAM))) for end in (0, -1)] for frame in random])
+    starts, changes = (nulls[:, 0].tolist(), (nulls[:, 1] - nulls[:, 0]).tolist()) if random else ([], [])
     worst = max(worst for _, _, worst in codes)
-    columns: dict[str, Any] = {"covered": ideal, "n": len(indices), "side": "<=", "unit": "share", "source": PAPER}
-    yield _judged(
-        CODE_NONZEROS,
-        float(shares[0]),
-        "<=",
-        0.5 / len(bases),
-        null=_null(float(nulls[0])),
-        note=f"{ISTA_STEPS} ISTA steps; a token of one subspace needs at most 1 in {2 * len(bases)} atoms",
-        **columns,
-    )
-    yield _judged(
-        NONZEROS_CHANGE,
-        float(shares[-1] - shares[0]),
-        "<=",
-        0.0,
-        null=_null(float(nulls[1] - nulls[0])),
-        note=f"after {LAYERS} layers; deeper layers should be sparser",
-        **columns,
-    )
+    columns: dict[str, Any] = {"covered": ideal, "n": len(indices), "side": "<=", "source": PAPER}
+    bound = 0.5 / len(bases)
+    note = f"{ISTA_STEPS} ISTA steps; a token of one subspace needs at most 1 in {2 * len(bases)} atoms"
+    yield _judged(CODE_NONZEROS, float(shares[0]), "<=", bound, unit="share", null=_null(starts), note=note, **columns)
+    # A difference of two shares may be negative, so its unit is not "share".
+    note = f"difference of two shares, after {LAYERS} layers; deeper layers should be sparser"
+    yield _judged(NONZEROS_CHANGE, float(shares[-1] - shares[0]), "<=", 0.0, null=_null(changes), note=note, **columns)
     converged = worst > -torch.inf
     yield _row(
         LASSO_DECREASE,
         worst if converged else None,
         reason="" if converged else "every step was smaller than rounding",
-        scope="any data",
         op="<=",
         threshold=-1 + 1e-4,
-        predicted=-1,
         n=len(indices),
         source=LASSO,
         note="in units of the decrease that a step of size 1/L guarantees",
     )
-    yield Arrays(
-        {
-            "crate/nonzeros": shares.numpy(),
-            "crate/nonzeros/random": nulls.numpy(),
-            "crate/nonzeros/predicted": torch.tensor(0.5 / len(bases)).numpy(),
-            "crate/objective": codes[0][1].numpy(),
-        }
-    )
+    arrays = {"nonzeros": shares, "nonzeros/predicted": torch.tensor(bound), "objective": codes[0][1]}
+    if random:
+        arrays["nonzeros/random"] = nulls.median(0).values
+    yield Arrays({f"crate/{name}": values.numpy() for name, values in arrays.items()})
 
 
 def _cosines(states: Tensor, assigned: Int[Tensor, "m n"]) -> Arrays:
@@ -243,16 +235,16 @@ def _cosines(states: Tensor, assigned: Int[Tensor, "m n"]) -> Arrays:
 
 
 def _row(quantity: str, value: float | None, **columns: Any) -> Measurement:
-    return Measurement("crate", "on data", quantity, value, **columns)
+    return Measurement("crate", "on data", quantity, value, scope="any data", **columns)
 
 
 def _judged(quantity: str, value: float, op: Op, threshold: float, *, covered: bool, **columns: Any) -> Measurement:
     verdict = judge(value, op, threshold, covered=covered)
-    return _row(quantity, value, op=op, threshold=threshold, predicted=threshold, verdict=verdict, **columns)
+    return _row(quantity, value, op=op, threshold=threshold, verdict=verdict, **columns)
 
 
-def _null(value: float) -> Null:
-    return Null(RANDOM_SUBSPACES, (value,))
+def _null(draws: list[float]) -> Null | None:
+    return Null(RANDOM_SUBSPACES, tuple(draws)) if draws else None
 
 
 # the figure
@@ -287,7 +279,9 @@ def rate_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
         ("random", "random U", COLOURS["null"], DASHED),
     ):
         if (curve := arrays.get(f"crate/rate/{name}")) is not None:
-            line(ax, range(len(curve)), np.maximum(curve / curve[0], RATE_FLOOR), label=label, color=colour, linestyle=dashes)
+            # Of the random subspaces only the ends are known.
+            steps = np.linspace(0, len(arrays["crate/rate/exact"]) - 1, len(curve))
+            line(ax, steps, np.maximum(curve / curve[0], RATE_FLOOR), label=label, color=colour, linestyle=dashes)
     ax.set_yscale("log")
     ax.set_title("$R^c(Z; U)$, start = 1")
     _layer_axis(ax)
@@ -305,7 +299,8 @@ def _nonzero_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
     """Plots the share of non-zeros of the sparse codes by layer."""
     shares = arrays["crate/nonzeros"]
     line(ax, range(len(shares)), shares, name="crate", label="measured")
-    line(ax, (0, len(shares) - 1), arrays["crate/nonzeros/random"], name="null", label="random U", linestyle=DASHED)
+    if "crate/nonzeros/random" in arrays:
+        line(ax, (0, len(shares) - 1), arrays["crate/nonzeros/random"], name="null", label="random U", linestyle=DASHED)
     line(ax, (0, len(shares) - 1), [float(arrays["crate/nonzeros/predicted"])] * 2, name="raw", label="predicted", linestyle=(0, (1, 2)))
     ax.set_ylim(bottom=0)
     ax.set_title("Share of non-zeros")

@@ -93,6 +93,23 @@ def forms(bases: Bases, *, n: int, eps: float) -> dict[str, Step]:
     }
 
 
+def exact_steps(tokens: Sequences, bases: Bases, *, kappa: float, eps: float, layers: int = LAYERS) -> Sequences:
+    """Returns the tokens after ``layers`` exact steps along the subspaces.
+
+    Args:
+        tokens: [m, n, d].
+        bases: U_k, [K, d, p].
+        kappa: step size.
+        eps: distortion (squared inside).
+        layers: number of steps.
+    Raises:
+        ValueError: shapes do not fit, or ``kappa`` or ``eps`` is not positive.
+    """
+    for _ in range(layers):
+        tokens = exact_step(tokens, bases, kappa=kappa, eps=eps)
+    return tokens
+
+
 def guaranteed_rates(run: Trajectory, bases: Bases, *, eps: float) -> Float[Tensor, " layers"]:
     r"""Returns an upper bound on R^c of exact steps with kappa = 1/L, nats, [layers + 1].
 

@@ -1,11 +1,12 @@
 r"""The quantities of JoMA in a trained network: the stable rank of the MLP's lower layer, and the rebound of attention's entropy.
 
 The lower layer learns salient components first and the others later, so its *stable rank* :math:`\|W\|_F^2 / \|W\|_2^2` falls and then
-rises again. Its null is the stable rank of a Gaussian matrix of the same shape, :func:`gaussian_rank`.
+rises again. Its null consists of Gaussian matrices of the same shape, :func:`gaussian_draws`; their typical rank is :func:`gaussian_rank`.
 
 The *rebound* of a head is its mean entropy minus the smallest mean entropy of any measurement so far: 0 while attention becomes sparser,
-positive once it spreads again. It has no null. It is never negative, and the entropy varies from batch to batch, so even an
-unchanged network has a positive rebound. The rebound should therefore be compared with the spread of repeated measurements.
+positive once it spreads again. It has no null, because it is 0 in any network that is measured once. It is never negative, and the entropy
+varies from batch to batch, so even an unchanged network has a positive rebound. The rebound should therefore be compared with the spread of
+repeated measurements.
 
 The lower layer is the first weight matrix after the attention of a block; in a CRATE it is the dictionary.
 Source: :cite:t:`tian2024joma`, :cite:t:`johnstone2001distribution`.
@@ -13,8 +14,10 @@ Source: :cite:t:`tian2024joma`, :cite:t:`johnstone2001distribution`.
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -22,6 +25,7 @@ from torch import Tensor
 from ...core.measurement import Measurement, Null
 from ...core.metric import ActivationKind, Activations, Place
 from ...core.sources import Source
+from ...core.statistics import RANGE_DRAWS
 from ...core.theory import InNetworks
 from ...metrics.networks import AttentionStatistics, matrix_after, rank_of
 
@@ -30,6 +34,7 @@ REBOUND = "rebound of attention's entropy"
 SOURCE = Source("tian2024joma")
 RANK_NOTE = "The theory predicts a fall below the null. A property of the weights; it does not depend on the inputs."
 REBOUND_NOTE = "It has no null and is never negative; compare it with the spread of repeated measurements."
+NULL_KIND = "Gaussian matrices of the same shape"
 TRACY_WIDOM_MEAN = -1.2065335745820  # mean of the Tracy-Widom law of order 1 (real matrices)
 
 
@@ -49,17 +54,39 @@ def gaussian_rank(rows: int, columns: int) -> float:
     return m * n / (sum(roots) ** 2 + TRACY_WIDOM_MEAN * scale)
 
 
+@lru_cache(maxsize=256)
+def gaussian_draws(rows: int, columns: int) -> tuple[float, ...]:
+    r"""Draws the stable ranks of 19 Gaussian matrices of one shape, the same in every call.
+
+    Householder reflections turn a Gaussian m x n matrix with m >= n into a bidiagonal B with the same singular values. Its entries are
+    independent, with the diagonal :math:`\chi_m, \dots, \chi_{m-n+1}` and the superdiagonal :math:`\chi_{n-1}, \dots, \chi_1`. The
+    draws are the stable ranks of such B, at a cost of O(n) each.
+    """
+    from scipy.linalg import eigh_tridiagonal
+
+    m, n = max(rows, columns), min(rows, columns)
+    generator, draws = np.random.default_rng(0), []
+    for _ in range(RANGE_DRAWS):
+        diagonal, above = generator.chisquare(np.arange(m, m - n, -1)), generator.chisquare(np.arange(n - 1, 0, -1))  # squares
+        # B^T B is tridiagonal, with b_i^2 + c_{i-1}^2 on its diagonal and b_i c_i beside it.
+        squares = diagonal + np.concatenate([[0.0], above])
+        largest = eigh_tridiagonal(squares, np.sqrt(diagonal[:-1] * above), eigvals_only=True, select="i", select_range=(n - 1, n - 1))[0]
+        draws.append(float(squares.sum() / largest))
+    return tuple(draws)
+
+
 class JointDynamics(AttentionStatistics):
     """Stable rank of the lower layer of every block, and rebound of the entropy of every head, in nats.
 
     :class:`.AttentionStatistics` accumulates the entropies. :meth:`reset` keeps the smallest mean of each head (see :meth:`memory`).
 
     Attributes:
-        ranks: the stable rank and its null, by layer.
+        ranks: the stable rank of the lower layer and the shape of this matrix, by layer.
         least: smallest mean entropies of earlier measurements, ``[heads]``, by layer and first head; NaN if no row of weights was valid.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention", "features")
+    null_source = "own"
 
     def __init__(self):
         self.least: dict[Place, Float[Tensor, " heads"]] = {}
@@ -73,11 +100,12 @@ class JointDynamics(AttentionStatistics):
         if activations.kind == "attention":
             self.attention[layer] = activations.name
         elif layer not in self.ranks and (matrix := matrix_after(activations, self.attention.get(layer))) is not None:
-            self.ranks[layer] = rank_of(matrix), gaussian_rank(*matrix.shape)
+            height, width = matrix.shape
+            self.ranks[layer] = rank_of(matrix), height, width
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
         """Returns one rank per layer with a matrix after its attention, and one rebound per layer and head."""
-        rows = [self._rank_row(layer, *ranks) for layer, ranks in sorted(self.ranks.items())]
+        rows = [self._rank_row(layer, *ranks, draws=draws) for layer, ranks in sorted(self.ranks.items())]
         for (layer, first), entropies in sorted(self._entropies().items(), key=lambda item: item[0]):
             # fmin ignores NaN, the mean entropy of a head without valid rows.
             least = torch.fmin(self.least.get((layer, first), entropies), entropies)
@@ -87,16 +115,17 @@ class JointDynamics(AttentionStatistics):
                 rows.append(Measurement("joma", "in network", REBOUND, value, unit="nats", reason=reason, **columns))
         return rows
 
-    def _rank_row(self, layer: int, rank: float, gaussian: float) -> Measurement:
+    def _rank_row(self, layer: int, rank: float, height: int, width: int, *, draws: int) -> Measurement:
         value, reason = (rank, "") if math.isfinite(rank) else (None, "the matrix is zero or not finite")
-        columns = {"null": Null("Gaussian matrix of the same shape", (gaussian,)), "side": "<=", "scope": "training", "source": SOURCE}
+        null = Null(NULL_KIND, gaussian_draws(height, width)[:draws]) if draws else None
+        columns = {"null": null, "side": "<=", "scope": "training", "source": SOURCE}
         return Measurement("joma", "in network", LOWER_RANK, value, reason=reason, layer=layer, note=RANK_NOTE, **columns)
 
     def reset(self) -> None:
         """Starts a new measurement and retains the smallest mean entropies so far."""
         self.least = self.memory()
         super().reset()
-        self.ranks: dict[int, tuple[float, float]] = {}
+        self.ranks: dict[int, tuple[float, int, int]] = {}
         self.attention: dict[int, str] = {}  # layer -> name of its attention module
 
     def merge(self, other: Any) -> None:
@@ -106,15 +135,16 @@ class JointDynamics(AttentionStatistics):
         self.ranks = {**other.ranks, **self.ranks}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Returns the sums, and the stable rank with its null as ``"rank.<layer>"``, ``[2]``."""
-        ranks = {f"rank.{layer}": torch.tensor(pair, dtype=torch.float64) for layer, pair in self.ranks.items()}
+        """Returns the sums, and the stable rank with the shape of its matrix as ``"rank.<layer>"``, ``[3]``."""
+        ranks = {f"rank.{layer}": torch.tensor(parts, dtype=torch.float64) for layer, parts in self.ranks.items()}
         return super().state_dict() | ranks
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restores a :meth:`state_dict`."""
         parts = {name: name.split(".") for name in state}  # "rank.<layer>", or the names of the base class
         super().load_state_dict({name: state[name] for name, part in parts.items() if part[0] != "rank"})
-        self.ranks = {int(part[1]): tuple(state[name].tolist()) for name, part in parts.items() if part[0] == "rank"}
+        ranks = {int(part[1]): state[name].tolist() for name, part in parts.items() if part[0] == "rank"}
+        self.ranks = {layer: (rank, int(height), int(width)) for layer, (rank, height, width) in ranks.items()}
 
     def memory(self) -> dict[Any, Tensor]:
         """Returns the smallest mean entropies so far, ``[heads]`` by layer and first head."""

@@ -5,8 +5,8 @@ the class. The theory's own block is trained on the contexts of the most frequen
 
 With exponential attention the invariant holds for any data, so it has no verdict. It fails if other queries train the same MLP; the drift
 measures the extent. With softmax attention the invariant assumes that the mean attention does not change and that a second moment
-factorises. Both assumptions are measured. The predicted change of the logits is then compared with the measured one. The null is the
-prediction from blocks that learnt shuffled next tokens. If the null passes the threshold too, the verdict is inconclusive.
+factorises. Both assumptions are measured. The predicted change of the logits is then compared with the measured one. The null consists of
+blocks trained on shuffled next tokens. If its median passes the threshold too, the verdict is inconclusive.
 Source: :cite:t:`tian2024joma`.
 """
 
@@ -24,6 +24,7 @@ from ...core.measurement import Arrays, Measurement, Null, Op, VerdictName, coll
 from ...core.plotting import COLOURS, axes, caption, line, style, text_figure
 from ...core.result import Result, provenance
 from ...core.sources import Source
+from ...core.statistics import RANGE_DRAWS
 from ...core.theory import OnData, Unsupported
 from ...core.validation import integers
 from ...data.ids import sequence_ids
@@ -45,6 +46,7 @@ SOFTMAX_CORRELATION = "correlation of the softmax invariant"
 MOVING_ERROR = "relative error with the mean attention of each moment"
 DRIFT = "drift of the exponential invariant"
 MAX_ERROR, MAX_ASSUMPTION, MAX_DRIFT = 0.5, 0.1, 1e-3  # thresholds of the relative error, of both assumptions, and of the drift
+NULL_KIND = "blocks trained on shuffled next tokens"
 NO_CHOICE = "softmax attention has no choice in contexts of a single token"
 
 
@@ -58,28 +60,29 @@ def read(data: TokenData) -> QueryData | Unsupported:
     return select_query(*data.context_and_query(), data.next_id)
 
 
-def measure(problem: QueryData, generator: Generator, *, steps: int = STEPS) -> Iterator[Measurement | Arrays]:
+def measure(problem: QueryData, generator: Generator, *, draws: int, steps: int = STEPS) -> Iterator[Measurement | Arrays]:
     """Yields the assumptions, the softmax invariant with its null, and the drift of the exponential invariant.
 
     Args:
         problem: result of :func:`read`.
-        generator: draws the subset of a large data set, the shuffles and the initial weights.
+        generator: draws the initial weights.
+        draws: largest number of blocks trained on shuffled next tokens; there are at most 19, because each is a training.
         steps: number of steps of the gradient flow, each of time 1/2.
     """
-    sample, shared = problem.sample(generator), {"units": len(problem.classes), "generator": generator, "steps": steps}
+    sample, shared = problem.sample(), {"units": len(problem.classes), "generator": generator, "steps": steps}
     try:
-        softmax = softmax_run(sample.one_query, **shared) if sample.has_choice else None
+        softmax = softmax_run(sample.one_query, **shared, draws=min(draws, RANGE_DRAWS)) if sample.has_choice else None
         one_query = exponential_run(sample.one_query, **shared)
         several = None if sample.all_queries is None else exponential_run(sample.all_queries, **shared)
     except NotConverged as error:
-        yield _row(SOFTMAX_ERROR, None, reason=str(error))
+        yield _row(SOFTMAX_ERROR, None, reason=str(error), scope="any data")
         return
     n, share = len(sample.one_query.query), problem.share
     note = f"The block is trained on {n} sequences with {len(problem.classes)} next tokens."
     yield _assumption(ONE_QUERY, share, ">=", 1.0, unit="share", n=len(problem.query), note=note)
     arrays = {"token_ids": sample.token_ids}
     if softmax is None:
-        yield _row(SOFTMAX_ERROR, None, reason=NO_CHOICE)
+        yield _row(SOFTMAX_ERROR, None, reason=NO_CHOICE, scope="any data")
     else:
         yield from _softmax_rows(softmax, one_query=share == 1, n=n)
         arrays |= {"times": softmax.times, "true": softmax.measured, "fixed": softmax.fixed, "moving": softmax.moving}
@@ -112,15 +115,15 @@ def _softmax_rows(softmax: SoftmaxRun, *, one_query: bool, n: int) -> Iterator[M
         # A perfect error is 0, a perfect correlation is 1. Run 0 learnt the next tokens of the data, the other runs learnt shuffled ones.
         predicted, threshold = (0.0, MAX_ERROR) if op == "<=" else (1.0, 1 - MAX_ERROR)
         value, *draws = runs.tolist()
-        null = Null("shuffled next tokens", tuple(draws))
+        null = Null(NULL_KIND, tuple(draws)) if draws else None
         verdict = judge_with_null(value, null, op, threshold, covered=covered)
         limits = {"op": op, "threshold": threshold, "side": op, "predicted": predicted}
         yield _row(quantity, value, **limits, null=null, verdict=verdict, scope="any data", n=n, note=note)
 
 
-def judge_with_null(value: float, null: Null, op: Op, threshold: float, *, covered: bool) -> VerdictName:
-    """Returns the verdict of ``value op threshold``; "inconclusive" if the mean of the null passes the threshold too."""
-    both_pass = {judge(number, op, threshold) for number in (value, null.mean)} == {"consistent"}
+def judge_with_null(value: float, null: Null | None, op: Op, threshold: float, *, covered: bool) -> VerdictName:
+    """Returns the verdict of ``value op threshold``; "inconclusive" if the median of the null passes the threshold too."""
+    both_pass = null is not None and {judge(number, op, threshold) for number in (value, null.median)} == {"consistent"}
     return judge(value, op, threshold, covered=covered, converged=not both_pass)
 
 
@@ -203,7 +206,7 @@ def analyse(
         query_ids: the query of each sequence, ``[n]``; the most frequent one is analysed.
         next_ids: the token that follows each sequence, ``[n]``.
         steps: number of steps of the gradient flow, each of time 1/2. The invariant of softmax attention fails late in training.
-        seed: seed of initial weights and shuffles, and of the subset if there are more than 300 sequences.
+        seed: seed of the initial weights.
     Returns:
         The measurements and arrays of :func:`measure`; a single row with a reason if the sequences cannot be used.
     Raises:
@@ -217,8 +220,8 @@ def analyse(
     started = time.perf_counter()
     problem = select_query(context, query, next_token)
     if isinstance(problem, Unsupported):
-        table, arrays = collect([_row(SOFTMAX_ERROR, None, reason=problem.reason)])
+        table, arrays = collect([_row(SOFTMAX_ERROR, None, reason=problem.reason, scope="any data")])
     else:
-        table, arrays = collect(measure(problem, Generator().manual_seed(int(seed)), steps=int(steps)))
+        table, arrays = collect(measure(problem, Generator().manual_seed(int(seed)), draws=RANGE_DRAWS, steps=int(steps)))
     settings = {"steps": int(steps), "seed": int(seed)}
     return Result(f"{NAME}.analyse", settings, table, arrays, (), (SOURCE,), provenance(seed=int(seed), started=started))

@@ -6,21 +6,22 @@ the next token with cross-entropy, by gradient flow from a small Gaussian start.
 """
 
 from dataclasses import dataclass
+from typing import no_type_check
 
 import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
+from ...core.statistics import RANGE_DRAWS, fixed_generator, permutations
 from ...core.theory import Unsupported
 from ...data.queries import most_frequent, subsample
 from .block import Block, Contexts, Exponential, Softmax, gaussian_block
-from .dynamics import Model, gradient_flow
+from .dynamics import Model, Path, gradient_flow
 from .invariants import drift, factorisation_error, fixed_mean, mean_attention, moving_mean
 
 MAX_SEQUENCES, MAX_CLASSES, MAX_TOKENS, MAX_QUERIES = 300, 20, 100, 5
 TIME_STEP, STEPS, SAVE_EVERY = 0.5, 100, 2  # time step, default number of steps and saving interval of the gradient flow
 SCALE = 0.1  # standard deviation of the start
-SHUFFLES = 3  # number of blocks that learn shuffled next tokens
 RARE = -1  # id of the column that holds all tokens beyond the most frequent ones
 
 
@@ -67,12 +68,12 @@ class QueryData:
         """Share of the sequences that have the most frequent query."""
         return float((self.query == self.queries[0]).double().mean())
 
-    def sample(self, generator: Generator) -> Sample:
+    def sample(self) -> Sample:
         """Returns at most 300 sequences with the most frequent query and at most 300 with other queries, all followed by a class.
 
-        Args:
-            generator: draws the subsets if there are more sequences.
+        If there are more sequences, the subsets are random; they are the same in every call.
         """
+        generator = fixed_generator()
         has_class = torch.isin(self.next_token, self.classes)
         masks = (self.query == self.queries[0]) & has_class, torch.isin(self.query, self.queries[1:]) & has_class
         first, others = (subsample(mask.nonzero()[:, 0], MAX_SEQUENCES, generator) for mask in masks)
@@ -140,32 +141,91 @@ class ExponentialRun:
     drift: float
 
 
-def softmax_run(contexts: Contexts, *, units: int, generator: Generator, steps: int = STEPS) -> SoftmaxRun:
-    """Trains one block on the targets and three blocks on shuffled targets, all from one start.
+@dataclass(frozen=True)
+class OneQuery(Model):
+    r"""Softmax attention of a single query and linear units: the dynamics of :class:`.Model` without arrays of shape ``[*runs, n, M]``.
+
+    All samples share the logits z of the query, so :math:`b_i = w \circ x_i / A_i` with :math:`w = e^{(z - \max z)/T}` and
+    :math:`A_i = w^\top x_i`. Let :math:`p_{ik} = v_k^\top b_i` and :math:`G_k = \sum_i g_{ik} b_i`. The velocity needs two products with
+    the counts, which all runs share:
+
+    .. math:: n \dot v_k = G_k, \qquad n T \dot z = \sum_k v_k \circ G_k - \sum_i \big(\textstyle\sum_k g_{ik} p_{ik}\big)\, b_i .
+    """
+
+    @no_type_check
+    def velocity(self, block: Block, contexts: Contexts) -> Block:
+        """Returns the right-hand side of the flow for samples of one query."""
+        weights, totals, p = self._projections(block, contexts.counts)
+        g = self.loss(p + block.offset.mT, contexts.targets)[1]
+        n, K = g.shape[-2:]
+        # The column of sums over k yields the second term of dz/dt from the same product with the counts as G.
+        factors = torch.cat([g, (g * p).sum(-1, keepdim=True)], dim=-1) / totals[..., None]
+        products = (factors.mT.reshape(-1, n) @ contexts.counts).view(*totals.shape[:-1], K + 1, -1) * weights[..., None, :]
+        G = products[..., :K, :]
+        pull = (block.lower * G).sum(-2) - products[..., K, :]
+        return Block(
+            (self.rate_logits * 2 * self.attention.factor / n * pull)[..., None, :],
+            self.rate_lower * (G / n - self.decay * block.lower),
+            self.rate_lower * (g.mean(-2)[..., None] - self.decay * block.offset),
+        )
+
+    @no_type_check
+    def mean_loss(self, block: Block, contexts: Contexts) -> Float[Tensor, "*runs"]:
+        """Returns the mean loss over the samples."""
+        return self.loss(self._projections(block, contexts.counts)[2] + block.offset.mT, contexts.targets)[0].mean(-1)
+
+    @no_type_check
+    def attend(self, block: Block, contexts: Contexts) -> Float[Tensor, "*runs n M"]:
+        """Returns the mean of b over the samples as the row of every sample, which has the same mean over samples."""
+        weights, totals = self._weights(block, contexts.counts)
+        mean = weights * (totals.reciprocal() @ contexts.counts) / len(contexts.counts)
+        return mean[..., None, :].expand(*mean.shape[:-1], len(contexts.counts), mean.shape[-1])
+
+    def _weights(self, block: Block, counts: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns w, ``[*runs, M]``, and A, ``[*runs, n]``."""
+        z = 2 * self.attention.factor * block.logits[..., 0, :]  # z / T
+        weights = (z - z.amax(-1, keepdim=True)).exp()
+        return weights, weights @ counts.mT
+
+    def _projections(self, block: Block, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns w, A and p, ``[*runs, n, K]``."""
+        weights, totals = self._weights(block, counts)
+        products = (block.lower * weights[..., None, :]).flatten(0, -2) @ counts.mT  # one product for all runs and units
+        return weights, totals, products.view(*block.lower.shape[:-1], -1).mT / totals[..., None]
+
+
+def softmax_run(contexts: Contexts, *, units: int, generator: Generator, steps: int = STEPS, draws: int = RANGE_DRAWS) -> SoftmaxRun:
+    """Trains one block on the targets, and others on shuffled targets, all from one start.
 
     Args:
         contexts: contexts of one query; at least one contains more than one token.
         units: K.
-        generator: source of the shuffles, then of the start.
+        generator: draws the start.
         steps: number of steps of the flow, each of time 1/2.
+        draws: number of blocks that learn shuffled targets. The shuffles depend only on the number of contexts.
     Raises:
         NotConverged: a state is not finite.
     """
-    model, n = Model(Softmax()), len(contexts.query)
-    shuffled = [contexts.targets[torch.randperm(n, generator=generator)] for _ in range(SHUFFLES)]
-    runs = Contexts(contexts.counts, contexts.query, torch.stack([contexts.targets, *shuffled]))
+    exact, model = Model(Softmax()), OneQuery(Softmax())
+    shuffled = contexts.targets[permutations(len(contexts.query), draws)]
+    runs = Contexts(contexts.counts, contexts.query, torch.cat([contexts.targets[None], shuffled]))
     start = gaussian_block(contexts, units=units, scale=SCALE, generator=generator)
     # All runs start from the same weights, so that only the targets distinguish them: repeat each tensor along a leading axis of runs.
-    starts = Block(*(part.expand(1 + SHUFFLES, *part.shape) for part in (start.logits, start.lower, start.offset)))
+    starts = Block(*(part.expand(1 + draws, *part.shape) for part in (start.logits, start.lower, start.offset)))
     path = gradient_flow(starts, runs, model, step=TIME_STEP, steps=steps, save_steps=range(0, steps, SAVE_EVERY))
     z, mean = path.states.logits[..., 0, :], mean_attention(model, runs, path)[:, 0]
+    states = path.states
+    # The factorisation is measured in run 0, at the start and at the end.
+    ends = Path(
+        path.times[[0, -1]], Block(*(part[[0, -1], 0] for part in (states.logits, states.lower, states.offset))), path.loss[[0, -1], 0]
+    )
     return SoftmaxRun(
         path.times,
         z - z[0],
         fixed_mean(model, runs, path),
         moving_mean(model, runs, path),
         float((mean[-1] - mean[0]).abs().sum()) / 2,
-        float(factorisation_error(model, runs, path)[[0, -1], 0].max()),
+        float(factorisation_error(exact, contexts, ends).max()),
     )
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from ...core.measurement import Measurement, Null
+from ...core.measurement import Measurement
 from ...core.theory import InNetworks
-from ...metrics.class_features import CLASS_CODING_RATE, CODING_RATE, NULL_KIND, RATE_REDUCTION, FeatureRates
+from ...metrics.class_features import CLASS_CODING_RATE, CODING_RATE, RATE_REDUCTION, FeatureRates, permuted_labels
 from .optimum import optimum
 from .problem import MCR2, NAME, OPTIMUM_THEOREM
 
@@ -28,29 +28,41 @@ class RateReductionMetric(FeatureRates):
 
     Args:
         eps: distortion for features of norm 1; squared inside.
-        seed: seed of the permutations, and of the keys that sort the samples.
+        seed: seed of the keys that sort the samples.
     """
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """Returns the rows of each layer; none without labels, and no share of the optimum if there are more classes than dimensions."""
+        """Returns four rows per layer; none without labels. The share has no value if there are more classes than dimensions."""
         rows: list[Measurement] = []
         for layer in sorted(self.samples):
             rate, within, sizes, dim = self.rates(layer)
             reductions = self.null_draws(layer, sizes, draws=draws, generator=generator)
-            best = optimum(sizes, dim, eps=self.eps).value if sum(size > 0 for size in sizes) <= dim else 0.0
-            columns: dict[str, Any] = {"layer": layer, "n": sum(sizes), "source": MCR2, "note": self.note}
-
-            def row(quantity: str, value: float, columns: dict[str, Any] = columns, **other_columns: Any) -> Measurement:
-                return Measurement(NAME, "in network", quantity, value, **{"unit": "nats", **columns, **other_columns})
-
-            rows.append(row(RATE_REDUCTION, rate - within, null=Null(NULL_KIND, reductions), side=">="))
-            if best > 0:
-                null = Null(NULL_KIND, tuple(reduction / best for reduction in reductions))
-                rows.append(row(SHARE, (rate - within) / best, unit="share", null=null, side=">=", source=OPTIMUM_THEOREM))
-            rows.append(row(CODING_RATE, rate))
-            null = Null(NULL_KIND, tuple(rate - reduction for reduction in reductions))
-            rows.append(row(CLASS_CODING_RATE, within, null=null, side="<="))
+            common: dict[str, Any] = {"layer": layer, "n": sum(sizes), "source": MCR2, "note": self.note}
+            nats: dict[str, Any] = {"unit": "nats", "scope": "these data", **common}
+            training: dict[str, Any] = {**nats, "scope": "training"}
+            optimal: dict[str, Any] = {**common, "source": OPTIMUM_THEOREM}
+            null, null_within = permuted_labels(reductions), permuted_labels([rate - reduction for reduction in reductions])
+            rows += [
+                Measurement(NAME, "in network", RATE_REDUCTION, rate - within, null=null, side=">=", **nats),
+                _share(rate - within, reductions, sizes, dim, self.eps, **optimal),
+                Measurement(NAME, "in network", CODING_RATE, rate, **training),
+                Measurement(NAME, "in network", CLASS_CODING_RATE, within, null=null_within, side="<=", **nats),
+            ]
         return rows
 
 
-IN_NETWORKS = InNetworks(metrics=lambda: (RateReductionMetric(),), headline=RATE_REDUCTION, side=">=")
+def _share(reduction: float, draws: Sequence[float], sizes: Sequence[int], dim: int, eps: float, **columns: Any) -> Measurement:
+    """Returns the row of ΔR as a share of its optimum for these class sizes and this dimension, with the draws of ΔR as its null."""
+    sizes = [size for size in sizes if size]
+    best = optimum(sizes, dim, eps=eps).value if 1 < len(sizes) <= dim else 0.0
+    columns |= {"unit": "share", "side": ">=", "scope": "these data"}
+    if len(sizes) < 2:
+        return Measurement(NAME, "in network", SHARE, None, reason="with one class, ΔR and its optimum are 0", **columns)
+    if best <= 0:
+        reason = f"{len(sizes)} classes do not fit into orthogonal subspaces of {dim} dimensions"
+        return Measurement(NAME, "in network", SHARE, None, reason=reason, **columns)
+    null = permuted_labels([draw / best for draw in draws])
+    return Measurement(NAME, "in network", SHARE, reduction / best, predicted=1.0, null=null, **columns)
+
+
+IN_NETWORKS = InNetworks(metrics=lambda: (RateReductionMetric(),), headline=SHARE, side=">=")

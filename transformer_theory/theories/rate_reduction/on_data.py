@@ -4,26 +4,32 @@ Each sequence gives one feature vector: all its tokens, if these have at most 12
 query (a class token); otherwise the mean of the tokens. Features of more than 128 dimensions are projected onto their 128 leading
 directions. All features have norm 1. ReduNet is built from three quarters of each class and tested on the other quarter.
 
+The null of the rates has permuted labels. ReduNet is a construction for any labels: its rates rise for permuted labels as well, so their
+scope is "any data". Because a construction takes a few tenths of a second, their null is one construction from permuted labels, without a
+p-value. The accuracies are those of samples that ReduNet has not seen, and their null permutes the labels of these samples.
+
 Source: :cite:t:`yu2020learning` (rates), :cite:t:`chan2022redunet` (ReduNet).
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
-from ...core.measurement import Arrays, Measurement, Null, Op, judge
+from ...core.measurement import Arrays, Measurement, Op, judge
 from ...core.plotting import COLOURS, axes, heatmap, line, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
+from ...core.statistics import fixed_generator, jackknife_interval, permutations, with_interval
 from ...core.theory import OnData, Unsupported
 from ...data.tokens import TokenData
 from ...maths.linalg import numerical_rank
-from ...metrics.class_features import CLASS_CODING_RATE, CODING_RATE, NULL_KIND, RATE_REDUCTION
+from ...metrics.class_features import CLASS_CODING_RATE, CODING_RATE, RATE_REDUCTION, permuted_labels, permuted_reductions
 from ...metrics.coding import class_coding_rate, coding_rate, unit_norm
 from .evaluation import nearest_subspace
 from .in_networks import SHARE
@@ -50,7 +56,6 @@ MAX_DIM, MAX_SAMPLES = 128, 2000
 MAX_PLOTTED = 150  # largest number of samples in the plot of cosines
 MAX_LABELLED_CLASSES = 12  # largest number of classes with labels on the axis of this plot
 MAX_PLOTTED_DIRECTIONS, MAX_PLOTTED_CLASSES = 30, 20  # in the plot of spectra
-PERMUTATIONS = 8
 RANK_RTOL = 1e-6
 RISE_RTOL = 1e-9  # smallest decrease of the rate reduction that counts, relative to its final value
 
@@ -92,11 +97,14 @@ def read(data: TokenData) -> Sequences | Unsupported:
     return Sequences(vectors, data.labels, description)
 
 
-def features_of(sequences: Sequences, generator: Generator) -> Features:
-    """Draws at most 2000 vectors and scales them to norm 1 in at most 128 dimensions; classes are renumbered without gaps."""
+def features_of(sequences: Sequences) -> Features:
+    """Draws at most 2000 vectors, the same in every call, and scales them to norm 1 in at most 128 dimensions.
+
+    Classes are renumbered without gaps.
+    """
     vectors, labels, description = sequences.vectors, sequences.labels, sequences.description
     if len(vectors) > MAX_SAMPLES:
-        subset = torch.randperm(len(vectors), generator=generator)[:MAX_SAMPLES]
+        subset = torch.randperm(len(vectors), generator=fixed_generator())[:MAX_SAMPLES]
         vectors, labels = vectors[subset], labels[subset]
     if vectors.shape[1] > MAX_DIM:
         vectors = vectors @ torch.linalg.svd(vectors, full_matrices=False).Vh[:MAX_DIM].mT
@@ -120,17 +128,18 @@ def short_step(n: int, dim: int) -> float:
     return min(0.5, 0.25 * n * EPS**2 / dim)
 
 
-def measure(problem: Sequences, generator: Generator) -> Iterator[Measurement | Arrays]:
+def measure(problem: Sequences, generator: Generator, *, draws: int) -> Iterator[Measurement | Arrays]:
     """Yields the rates of the features, then the measurements of a ReduNet built from three quarters of them.
 
     Args:
         problem: one vector per sequence, with its class.
-        generator: random generator of the subset, the split and the permutations of the labels.
+        generator: not used, because nothing is trained: all seeds have the same values.
+        draws: number of permutations of the labels.
     """
-    features = features_of(problem, generator)
+    features = features_of(problem)
     yield from _assumptions(features)
-    yield from _rates(features, generator)
-    yield from _redunet(features, generator)
+    yield from _rates(features, draws)
+    yield from _redunet(features, draws)
 
 
 def class_ranks(features: Features) -> list[int]:
@@ -141,7 +150,7 @@ def class_ranks(features: Features) -> list[int]:
 
 def best_value(labels: Int[Tensor, " n"], dim: int) -> float | None:
     """Returns ΔR at the optimum for these classes, nats, or None if there are more classes than dimensions."""
-    sizes = torch.bincount(labels).tolist()
+    sizes = [size for size in torch.bincount(labels).tolist() if size]
     return optimum(sizes, dim, eps=EPS).value if len(sizes) <= dim else None
 
 
@@ -165,25 +174,24 @@ def _assumptions(features: Features) -> Iterator[Measurement]:
     yield _assumption(SMALL_DISTORTION, margin, ">=", 1.0, holds=margin > 1, note=note)
 
 
-def _rates(features: Features, generator: Generator) -> Iterator[Measurement]:
+def _rates(features: Features, draws: int) -> Iterator[Measurement]:
     """Yields R, R^c and ΔR of the features, with permuted labels as the null, and the share of the optimum."""
     vectors, labels = features.vectors, features.labels
     n, d = vectors.shape
     rate, within = float(coding_rate(vectors, eps=EPS)), float(class_coding_rate(vectors, labels, eps=EPS))
-    orders = [torch.randperm(n, generator=generator) for _ in range(PERMUTATIONS)]
-    draws = [float(class_coding_rate(vectors, labels[order], eps=EPS)) for order in orders]
+    reductions = permuted_reductions(vectors, permutations(n, draws), torch.bincount(labels).tolist(), eps=EPS)
     nats = {"unit": "nats", "n": n, "note": f"features of norm 1: {features.description}; ε² = 0.1"}
     yield _on_data(CODING_RATE, rate, MCR2, scope="any data", **nats)
-    yield _on_data(CLASS_CODING_RATE, within, MCR2, null=Null(NULL_KIND, tuple(draws)), side="<=", **nats)
-    reductions = tuple(rate - draw for draw in draws)
-    # ΔR >= 0 for any labels, so its sign is not evidence for the theory and gets no verdict.
-    columns = {"predicted": 0.0, "op": ">=", "threshold": -1e-9, "null": Null(NULL_KIND, reductions), "side": ">=", **nats}
+    null_within = permuted_labels([rate - reduction for reduction in reductions])
+    yield _on_data(CLASS_CODING_RATE, within, MCR2, null=null_within, side="<=", **nats)
+    # ΔR >= 0 for any labels, so its sign is not evidence for the theory: there is no verdict.
+    interval = jackknife_interval(lambda rows: _reduction(vectors[rows], labels[rows]), n)
+    columns = {"null": permuted_labels(reductions), "side": ">=", **_over_samples(interval), **nats}
     yield _on_data(RATE_REDUCTION, rate - within, MCR2, **columns)
     best = best_value(labels, d)
     if not best:
-        yield _on_data(
-            SHARE, None, OPTIMUM_THEOREM, reason=f"{int(labels.max()) + 1} classes do not fit into orthogonal subspaces of {d} dimensions"
-        )
+        reason = f"{int(labels.max()) + 1} classes do not fit into orthogonal subspaces of {d} dimensions"
+        yield _on_data(SHARE, None, OPTIMUM_THEOREM, unit="share", side=">=", reason=reason)
         return
     share, threshold = (rate - within) / best, 1 - 1e-6
     yield _on_data(
@@ -195,57 +203,67 @@ def _rates(features: Features, generator: Generator) -> Iterator[Measurement]:
         op=">=",
         threshold=threshold,
         verdict=judge(share, ">=", threshold, covered=False),
-        null=Null(NULL_KIND, tuple(reduction / best for reduction in reductions)),
+        null=permuted_labels([reduction / best for reduction in reductions]),
         side=">=",
         n=n,
         note=f"predicted for features that maximise it, which these were not trained to do; the optimum is {best:.2f} nats",
+        **_over_samples(jackknife_interval(lambda rows: _share(vectors[rows], labels[rows]), n)),
     )
 
 
-def _redunet(features: Features, generator: Generator) -> Iterator[Measurement | Arrays]:
+def _reduction(vectors: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> float:
+    """Returns ΔR, nats."""
+    return float(coding_rate(vectors, eps=EPS) - class_coding_rate(vectors, labels, eps=EPS))
+
+
+def _share(vectors: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> float:
+    """Returns ΔR as a share of the optimum for these classes; NaN if they have no optimum above 0."""
+    return _reduction(vectors, labels) / (best_value(labels, vectors.shape[1]) or float("nan"))
+
+
+def _over_samples(interval: tuple[float, float] | None) -> dict[str, Any]:
+    """Returns the columns of an interval over samples; none if it is missing or not finite."""
+    finite = interval is not None and all(math.isfinite(end) for end in interval)
+    return {"interval": interval, "interval_kind": "over samples"} if finite else {}
+
+
+def _redunet(features: Features, draws: int) -> Iterator[Measurement | Arrays]:
     """Builds ReduNet from the training samples; yields its rates by layer and its effect on the test samples."""
     features = _with_direction(features)
     if int(features.labels.max()) == 0:
-        yield _on_data(LAYERS_RAISE, None, REDUNET, reason="ReduNet needs at least two classes with features other than zero")
+        reason = "ReduNet needs at least two classes with features other than zero"
+        yield _on_data(LAYERS_RAISE, None, REDUNET, unit="share", scope="any data", reason=reason)
         return
-    test = _test_mask(features.labels, generator)
+    test = _test_mask(features.labels)
     x, y = features.vectors[~test], features.labels[~test]
     layers, step = depth(len(x), int(y.max()) + 1, x.shape[1]), short_step(*x.shape)
     net = construct(x, y, layers=layers, eps=EPS, step=step, sharpness=SHARPNESS)
-    null = construct(x, y[torch.randperm(len(y), generator=generator)], layers=layers, eps=EPS, step=step).reductions
+    # One construction, whatever the number of draws: it takes a few tenths of a second.
+    nulls = [construct(x, y[order], layers=layers, eps=EPS, step=step).reductions for order in permutations(len(y), min(draws, 1))]
     best = best_value(y, x.shape[1])
-    last, null_last = float(net.reductions[-1]), float(null[-1])
-    rising = _share_rising(net.reductions)
-    columns = {"n": len(x), "split": "train", "note": f"{layers} layers built from the data without training, step {step:.2g}"}
-    yield _on_data(
-        LAYERS_RAISE,
-        rising,
-        REDUNET,
-        unit="share",
-        predicted=1.0,
-        op=">=",
-        threshold=1.0,
-        verdict=judge(rising, ">=", 1.0),
-        null=Null(NULL_KIND, (_share_rising(null),)),
-        scope="any data",
-        **columns,
-    )
+    last, null_last = float(net.reductions[-1]), [float(null[-1]) for null in nulls]
+    rising, null_rising = _share_rising(net.reductions), [_share_rising(null) for null in nulls]
+    note = f"{layers} layers built from the data without training, step {step:.2g}"
+    columns = {"n": len(x), "split": "train", "scope": "any data", "note": note}
+    verdict = judge(rising, ">=", 1.0)
+    judged = {"op": ">=", "threshold": 1.0, "verdict": verdict, "null": permuted_labels(null_rising)}
+    yield _on_data(LAYERS_RAISE, rising, REDUNET, unit="share", **judged, **columns)
     # An ascent separates permuted labels too: both numbers measure the fit to the training labels.
-    yield _on_data(REDUCTION_AFTER, last, REDUNET, unit="nats", null=Null(NULL_KIND, (null_last,)), side=">=", scope="training", **columns)
+    yield _on_data(REDUCTION_AFTER, last, REDUNET, unit="nats", null=permuted_labels(null_last), side=">=", **columns)
     if best:
-        draws = Null(NULL_KIND, (null_last / best,))
-        yield _on_data(SHARE_AFTER, last / best, REDUNET, unit="share", null=draws, side=">=", scope="training", **columns)
-    yield Arrays(
-        {
-            f"{NAME}/rates": net.rates.numpy(),
-            f"{NAME}/null_reductions": null.numpy(),
-            f"{NAME}/optimum": torch.tensor(best or float("nan")).numpy(),
-            f"{NAME}/spectra_before": class_spectra(x, y),
-            f"{NAME}/spectra_after": class_spectra(net.features, y),
-        }
-    )
+        null = permuted_labels([value / best for value in null_last])
+        yield _on_data(SHARE_AFTER, last / best, REDUNET, unit="share", null=null, side=">=", **columns)
+    arrays = {
+        "rates": net.rates.numpy(),
+        "optimum": torch.tensor(best or float("nan")).numpy(),
+        "spectra_before": class_spectra(x, y),
+        "spectra_after": class_spectra(net.features, y),
+    }
+    if nulls:
+        arrays["null_reductions"] = nulls[0].numpy()
+    yield Arrays({f"{NAME}/{name}": values for name, values in arrays.items()})
     if bool(test.any()):
-        yield from _unseen(features, test, net)
+        yield from _unseen(features, test, net, draws)
 
 
 def _with_direction(features: Features) -> Features:
@@ -254,8 +272,12 @@ def _with_direction(features: Features) -> Features:
     return Features(features.vectors[nonzero], features.labels[nonzero].unique(return_inverse=True)[1], features.description)
 
 
-def _test_mask(labels: Tensor, generator: Generator) -> Tensor:
-    """Returns a random mask of a quarter of each class, rounded down; a class with fewer than four samples has no test samples."""
+def _test_mask(labels: Tensor) -> Tensor:
+    """Returns a random mask of a quarter of each class, rounded down, the same in every call.
+
+    A class with fewer than four samples has no test samples.
+    """
+    generator = fixed_generator()
     mask = torch.zeros(len(labels), dtype=torch.bool)
     for j in labels.unique():
         members = (labels == j).nonzero()[:, 0]
@@ -268,27 +290,31 @@ def _share_rising(reductions: Tensor) -> float:
     return float((reductions.diff() > -RISE_RTOL * max(float(reductions[-1]), 1.0)).double().mean())
 
 
-def _unseen(features: Features, test: Tensor, net: ReduNet) -> Iterator[Measurement | Arrays]:
+def _unseen(features: Features, test: Tensor, net: ReduNet, draws: int) -> Iterator[Measurement | Arrays]:
     """Yields the accuracy on the test samples before and after ReduNet, and their cosines."""
     x, y = features.vectors[~test], features.labels[~test]
     unseen, truth = features.vectors[test], features.labels[test]
     transformed = net.transform(unseen)
     rank = max(1, min(SUBSPACE_RANK, x.shape[1] - 1))  # a subspace of all dimensions contains every sample
-    hits_before = (nearest_subspace(x, y, unseen, rank=rank) == truth).double()
-    hits_after = (nearest_subspace(net.features, y, transformed, rank=rank) == truth).double()
-    before, after, n = float(hits_before.mean()), float(hits_after.mean()), len(truth)
-    chance = Null("largest class", (float(torch.bincount(truth).max() / n),))
-    columns = {"unit": "share", "null": chance, "side": ">=", "n": n, "split": "validation"}
-    note = f"nearest subspace of {rank} dimensions"
-    yield _on_data(ACCURACY_BEFORE, before, MCR2, note=note, **columns)
-    error = float((hits_after - hits_before).std()) / n**0.5 if n > 1 else 1.0
+    before, after = nearest_subspace(x, y, unseen, rank=rank), nearest_subspace(net.features, y, transformed, rank=rank)
+    n, permuted = len(truth), truth[permutations(len(truth), draws)]
+
+    def row(quantity: str, predictions: Tensor, source: Source, **columns: Any) -> Measurement:
+        """Returns an accuracy with its interval; the null compares the predictions with permuted labels."""
+        null = permuted_labels((predictions == permuted).double().mean(1).tolist())
+        columns = {"unit": "share", "null": null, "side": ">=", "n": n, "split": "validation", **columns}
+        return with_interval(_on_data(quantity, float((predictions == truth).double().mean()), source, **columns))
+
+    first = row(ACCURACY_BEFORE, before, MCR2, note=f"nearest subspace of {rank} dimensions")
+    yield first
+    gains = (after == truth).double() - (before == truth).double()
+    error = float(gains.std()) / n**0.5 if n > 1 else 1.0
     # The accuracy should not fall by more than two standard errors. The theory is about training samples only, so this does not test it.
-    threshold = before - 2 * error
-    verdict = judge(after, ">=", threshold, covered=False)
-    judged = {"predicted": before, "op": ">=", "threshold": threshold, "verdict": verdict}
-    yield _on_data(ACCURACY_AFTER, after, REDUNET, note="the theory speaks about training samples only", **judged, **columns)
-    compressed = float((net.predict(transformed) == truth).double().mean())
-    yield _on_data(ACCURACY_COMPRESSED, compressed, REDUNET, note="the class j with the smallest ||x C_j||", **columns)
+    assert first.value is not None
+    threshold = first.value - 2 * error
+    judged = {"op": ">=", "threshold": threshold, "verdict": "not covered", "note": "the theory speaks about training samples only"}
+    yield row(ACCURACY_AFTER, after, REDUNET, **judged)
+    yield row(ACCURACY_COMPRESSED, net.predict(transformed), REDUNET, note="the class j with the smallest ||x C_j||")
     yield Arrays(cosines(unseen, transformed, truth))
 
 
@@ -328,9 +354,10 @@ def plot(result: Result) -> "Figure":
 
 def _plot_reductions(ax: "Axes", result: Result) -> None:
     """Plots ΔR by layer, with true and with permuted labels, and the optimum."""
-    rates, null = result.arrays[f"{NAME}/rates"], result.arrays[f"{NAME}/null_reductions"]
+    rates, null = result.arrays[f"{NAME}/rates"], result.arrays.get(f"{NAME}/null_reductions")
     line(ax, range(len(rates)), rates[:, 0] - rates[:, 1], name=NAME, label="labels as given")
-    line(ax, range(len(null)), null, name="null", linewidth=1.1, label="permuted labels")
+    if null is not None:
+        line(ax, range(len(null)), null, name="null", linewidth=1.1, label="permuted labels")
     best = float(result.arrays[f"{NAME}/optimum"])
     if np.isfinite(best):
         ax.axhline(best, color=COLOURS[NAME], linewidth=0.9, linestyle=(0, (1, 2)))
@@ -367,4 +394,4 @@ def _plot_spectra(ax: "Axes", result: Result) -> None:
     ax.legend(loc="upper right", fontsize=7, frameon=False)
 
 
-ON_DATA = OnData(read=read, measure=measure, headline=SHARE, plot=plot, permutes="labels")
+ON_DATA = OnData(read=read, measure=measure, headline=SHARE, plot=plot)

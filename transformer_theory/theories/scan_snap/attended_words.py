@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ...core.measurement import Measurement, Null, Unit
+from ...core.measurement import Measurement, Null, Side, Unit
 from ...core.metric import Activations, Metric, Place
 from ...core.sources import Source
 from ...metrics.attention import diagonal_mass
@@ -151,24 +151,29 @@ class AttendedWords(Metric):
         self.add(place, torch.stack([torch.stack(sums), torch.stack(counts)]))
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """Returns up to five rows per layer and head."""
+        """Returns up to five rows per layer and head.
+
+        Args:
+            draws: 0: no null; otherwise each null is its expected value, the only draw.
+            generator: not used.
+        """
         rows: list[Measurement] = []
         for place, (sums, counts) in sorted(self.sums.items(), key=lambda item: item[0]):
             means = (sums / counts).T.tolist()  # 0 / 0 = NaN where no query was counted
             for head, (diagonal, conditional, marginal, distinct, uniform) in enumerate(means):
-                zero, uniform_null = Null("shuffled words", (0.0,)), Null("uniform attention", (uniform,))
-                values: list[tuple[str, float, Unit, Null | None]] = [
-                    (DIAGONAL, diagonal, "share", None),
-                    (CONDITIONAL, conditional, "", zero),
-                    (MARGINAL, marginal, "", zero),
-                    (DISTINCT, distinct, "", uniform_null),
+                zero, uniform_null = (Null("shuffled words", (0.0,)), Null("uniform attention", (uniform,))) if draws else (None, None)
+                values: list[tuple[str, float, Unit, Null | None, Side | None]] = [
+                    (DIAGONAL, diagonal, "share", None, None),
+                    (CONDITIONAL, conditional, "", zero, ">="),
+                    (MARGINAL, marginal, "", zero, None),
+                    (DISTINCT, distinct, "", uniform_null, ">="),
                 ]
                 if place in self.ranks:
-                    values.append((RANK, float(self.ranks[place][head]), "", None))
+                    values.append((RANK, float(self.ranks[place][head]), "", None, None))
                 where = {"layer": place[0], "head": place[1] + head, "source": SOURCE}
-                for quantity, value, unit, null in values:
+                for quantity, value, unit, null, side in values:
                     if math.isfinite(value):
-                        rows.append(Measurement("scan_snap", "in network", quantity, value, unit=unit, null=null, **where))
+                        rows.append(Measurement("scan_snap", "in network", quantity, value, unit=unit, null=null, side=side, **where))
         return rows
 
     def merge(self, other: Any) -> None:

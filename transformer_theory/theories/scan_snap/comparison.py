@@ -2,9 +2,10 @@ r"""Predictions for the sequences of one query, compared with gradient descent o
 
 Distinctness alone, and each of the four dynamics, predict from counts which tokens gain attention and which lose it. Theorem 1 predicts
 that scanning ends at :math:`t_0' = K \ln M / \eta_Y`. The measured quantity is the change of each logit in training on the same sequences.
-The null distribution comes from training on shuffled next tokens.
+The null distribution comes from training on shuffled next tokens. For distinctness in held-out sequences it comes from permuting their next
+tokens, with the same training, which gives an exact test.
 
-Orders of tokens are compared by Goodman and Kruskal's rank correlation, which ignores ties. Source: :cite:t:`tian2023scan`.
+Orders of tokens are compared by rank correlations (:mod:`.orders`). Source: :cite:t:`tian2023scan`.
 """
 
 import math
@@ -17,21 +18,21 @@ from torch import Generator, Tensor
 
 from ...core.measurement import Measurement, Null, Op, VerdictName, judge
 from ...core.sources import Source
+from ...core.statistics import fixed_generator, permutations
 from .closed_form import scanning_time
 from .flow import CLOSED, EXACT
 from .gains import RelativeGains, relative_gains
 from .minimal_model import MinimalRuns, redrawn_error
+from .orders import PERMUTED_HELD_OUT, SHUFFLED, RankCorrelation, correlate, rank_correlation, smallest_significant
 from .predictions import PREDICTION_RTOL, Prediction, half_way_step, relative_error
 from .problem import estimate_conditional
 from .query_data import QueryData, TokenGroups, distinctness, token_groups
 
 NAME, PAPER = "scan_snap", "tian2023scan"
-SHUFFLED = "shuffled next tokens"  # kind of the null
+PERMUTED = "permuted next tokens"  # kind of the null of distinctness
 MAX_TOKENS = 200  # number of the most frequent tokens whose order is compared
 MIN_RATE_RATIO = 10.0  # smallest eta_Y / eta_Z for which the decoder counts as much faster than attention
 LISTED_TOKENS = 5  # number of tokens at each end of a printed order
-LEVEL = 0.05  # share of random orders that may reach a significant correlation
-MIN_DRAWS, MAX_DRAWS, MAX_PAIRS = 200, 2000, 2_000_000  # random orders, and pairs of tokens in all of them together
 
 ONE_QUERY = "all sequences have the analysed query"  # names of the assumptions
 ONE_COMMON = "at most one token is common to several classes"
@@ -42,80 +43,6 @@ FAST_DECODER = "the decoder learns faster than attention"
 ENOUGH_STEPS = "training outlasts scanning"
 
 
-def rank_correlation(a: Float[Tensor, " S"], b: Float[Tensor, "*runs S"]) -> Float[Tensor, "*runs"]:
-    """Returns Goodman and Kruskal's rank correlation: concordant minus discordant pairs, divided by their sum, without tied pairs.
-
-    Args:
-        a: vector, ``[S]``.
-        b: one vector per run, ``[*runs, S]``.
-    Returns:
-        A number in [-1, 1] per run; NaN if every pair is tied.
-    """
-    first, second = torch.triu_indices(len(a), len(a), 1)
-    differ = a[first] != a[second]  # drop pairs tied in a before the product over runs: distinctness has many ties
-    first, second = first[differ], second[differ]
-    order = torch.sign(a[first] - a[second]) * torch.sign(b[..., first] - b[..., second])
-    return order.sum(-1) / order.abs().sum(-1)
-
-
-def chance_level(a: Float[Tensor, " S"], b: Float[Tensor, " S"], generator: Generator) -> float:
-    """Returns the smallest rank correlation that at most 5 % of random orders reach, from 200 to 2000 draws.
-
-    The number of draws is 200 for many tokens and 2000 for few. With few or tied tokens more than 5 % of the orders can reach the largest
-    correlation: with one common token among S the best order has probability 1/S. Then no correlation is significant.
-
-    Args:
-        a, b: the two vectors, ``[S]``; b is permuted.
-        generator: draws the permutations.
-    Returns:
-        A number in [-1, 1]; NaN if no correlation is significant, or every pair is tied.
-    """
-    draws = min(MAX_DRAWS, max(MIN_DRAWS, MAX_PAIRS // len(b) ** 2))
-    shuffled = b[torch.rand(draws, len(b), generator=generator, dtype=torch.float64).argsort(1)]
-    values = rank_correlation(a, shuffled).sort().values
-    # Share of draws that reach each value, ties included: searchsorted counts the values strictly below.
-    tail_share = 1 - torch.searchsorted(values, values) / draws
-    significant = values[(tail_share <= LEVEL) & values.isfinite()]
-    return float(significant[0]) if len(significant) else math.nan
-
-
-@dataclass(frozen=True)
-class RankCorrelation:
-    """Rank correlation of a prediction and the change of the logits.
-
-    Attributes:
-        value: the correlation in the training run on the true next tokens; NaN if every pair is tied.
-        chance: see :func:`chance_level`.
-        null: the correlation in training runs on shuffled next tokens.
-        tokens: number of tokens that are ordered.
-    """
-
-    value: float
-    chance: float
-    null: Null
-    tokens: int
-
-    @property
-    def threshold(self) -> float:
-        """The chance level, or the number just above the mean of the null if it is larger. NaN if no value would be significant."""
-        above_null = math.nextafter(self.null.mean, math.inf)  # the mean itself is not better than shuffled next tokens
-        threshold = above_null if above_null > self.chance else self.chance
-        return threshold if threshold <= 1 else math.nan
-
-    def __str__(self) -> str:
-        if not math.isfinite(self.value):
-            return "undefined: all tokens are tied"
-        if not math.isfinite(self.threshold):
-            return f"{self.value:+.2f} (not significant with so few or tied tokens; {SHUFFLED} {self.null.mean:+.2f})"
-        return f"{self.value:+.2f} (chance level {self.chance:.2f}, {SHUFFLED} {self.null.mean:+.2f})"
-
-
-def correlate(predicted: Float[Tensor, " S"], change: Float[Tensor, "runs S"], generator: Generator) -> RankCorrelation:
-    """Returns the rank correlation of the prediction with the change in run 0; the other runs are the null."""
-    value, *others = rank_correlation(predicted, change).tolist()
-    return RankCorrelation(value, chance_level(predicted, change[0], generator), Null(SHUFFLED, tuple(others)), len(predicted))
-
-
 @dataclass(frozen=True)
 class Match:
     """One of the dynamics, compared with gradient descent.
@@ -124,14 +51,14 @@ class Match:
         dynamics: name of the dynamics.
         order: rank correlation of predicted and measured change of the logits.
         error: Euclidean distance of predicted and measured change, divided by the norm of the measured change.
-        null: the same error in training runs on shuffled next tokens.
+        null: the same error in training runs on shuffled next tokens; None if there are none.
         half_way: predicted step by which attention has made half of its movement.
     """
 
     dynamics: str
     order: RankCorrelation
     error: float
-    null: Null
+    null: Null | None
     half_way: float
 
 
@@ -145,7 +72,8 @@ class Comparison:
         predictions: logits by the four dynamics at the recorded steps.
         runs: exact gradient descent.
         by_distinctness: rank correlation of the tokens' distinctness in the learnt sequences and the change of their logits.
-        by_held_out: the same with distinctness in the held-out sequences. None: they have fewer than two classes or tokens.
+        by_held_out: the same with distinctness in the held-out sequences, whose permuted next tokens give the null. None: they have fewer
+            than two classes or tokens.
         matches: comparisons of the dynamics that predict every token.
         redrawn_error: relative error of the exact flow on sequences of the same length drawn from P(l | n), which is due to the finite
             length alone; NaN if there is no exact flow.
@@ -208,13 +136,13 @@ class Comparison:
         return (P.argmax(0) == torch.arange(len(P))[:, None]) & (P > 0)
 
     @cached_property
-    def null_distinctness(self) -> Null:
-        """Mean distinctness over contextual tokens for shuffled next tokens: rare tokens are distinct by chance."""
+    def null_distinctness(self) -> Null | None:
+        """Mean distinctness over contextual tokens for permuted next tokens: rare tokens are distinct by chance."""
         values = []
         for target in self.runs.shuffled:
             conditional = estimate_conditional(self.data.counted.counts, target, self.data.classes.classes)
             values.append(float(self.data.frequency @ distinctness(conditional)))
-        return Null(SHUFFLED, tuple(values))
+        return Null(PERMUTED, tuple(values)) if values else None
 
     @cached_property
     def assumptions(self) -> tuple[Measurement, ...]:
@@ -297,9 +225,9 @@ class Comparison:
         lines += [f"    {match.dynamics} {match.order}; half-way at step {match.half_way:.0f}" for match in self.matches]
         lines += [f"    {prediction.dynamics}: none, {prediction.reason}" for prediction in self.predictions if prediction.reason]
         half = self.half_way
-        lines.append(f"  measured half-way step {float(half[0]):.0f} ({SHUFFLED}: {float(half[1:].mean()):.0f})")
+        lines.append(f"  measured half-way step {_with_mean(half, '.0f')}")
         if len(runs.held_out):
-            lines.append(f"  held-out accuracy {float(runs.held_out[0]):.3f} ({SHUFFLED}: {float(runs.held_out[1:].mean()):.3f})")
+            lines.append(f"  held-out accuracy {_with_mean(runs.held_out, '.3f')}")
         return "\n".join([*lines, f"  verdict: {self.verdict}"])
 
     def __repr__(self) -> str:
@@ -316,23 +244,32 @@ def compare(
     *,
     eta_y: float,
     eta_z: float,
+    draws: int,
     generator: Generator,
     words: tuple[str, ...] | None = None,
 ) -> Comparison:
-    """Compares the order of the most frequent tokens and the size of the changes of all tokens; the generator draws chance levels."""
+    """Compares the order of the most frequent tokens and the size of the changes of all tokens.
+
+    Args:
+        data, predicted, runs: the sequences, the predictions for them, and the training runs on them.
+        eta_y, eta_z: learning rates of decoder and attention.
+        draws: number of permutations of the held-out next tokens.
+        generator: draws redrawn sequences and their batches.
+        words: word of each id, for printing.
+    """
     top = data.frequency.argsort(descending=True, stable=True)[:MAX_TOKENS]
     change, steps = runs.change, runs.path.steps.double()
-    by_distinctness = correlate(data.distinctness[top], change[:, top], generator)
+    by_distinctness = correlate(data.distinctness[top], change[:, top], fixed_generator())
     matches = []
     for prediction in predicted:
         if prediction.dynamics == CLOSED or prediction.reason:
             continue
         z = prediction.logits[-1]
         errors = relative_error(z, change).tolist()
-        order = correlate(z[top], change[:, top], generator)
+        order = correlate(z[top], change[:, top], fixed_generator())
         half_way = half_way_step(steps, prediction.logits)
-        matches.append(Match(prediction.dynamics, order, errors[0], Null(SHUFFLED, tuple(errors[1:])), half_way))
-    by_held_out = _correlate_held_out(data, change, top, generator)
+        matches.append(Match(prediction.dynamics, order, errors[0], Null(SHUFFLED, tuple(errors[1:])) if errors[1:] else None, half_way))
+    by_held_out = _correlate_held_out(data, change[0], top, draws)
     redrawn = math.nan
     for prediction in predicted:
         if prediction.dynamics == EXACT and not prediction.reason:
@@ -340,16 +277,25 @@ def compare(
     return Comparison(data, eta_y, eta_z, predicted, runs, by_distinctness, by_held_out, tuple(matches), redrawn, words)
 
 
-def _correlate_held_out(data: QueryData, change: Tensor, top: Tensor, generator: Generator) -> RankCorrelation | None:
-    """Returns the rank correlation with distinctness on the held-out sequences, for the tokens that occur in them."""
+def _correlate_held_out(data: QueryData, change: Float[Tensor, " S"], top: Int[Tensor, " top"], draws: int) -> RankCorrelation | None:
+    """Returns the rank correlation with distinctness on the held-out sequences, for the tokens that occur in them.
+
+    Draw i of the null permutes the next tokens of the held-out sequences; the changes of the logits stay.
+    """
     if data.held_out is None:
         return None
-    classes_present = data.held_out.target.unique()
-    conditional = estimate_conditional(data.held_out.counts, data.held_out.target, data.classes.classes)[classes_present]
-    top = top[conditional.sum(0)[top] > 0]
-    if len(classes_present) < 2 or len(top) < 2:
+    counts, target = data.held_out.counts, data.held_out.target
+    top = top[counts.sum(0)[top] > 0]
+    classes = target.unique()
+    if len(classes) < 2 or len(top) < 2:
         return None
-    return correlate(distinctness(conditional[:, top]), change[:, top], generator)
+    targets = torch.cat([target[None], target[permutations(len(target), draws)]])
+    member = (targets[:, None] == classes[:, None]).to(counts.dtype)  # [1 + draws, classes, n]
+    conditional = (member @ counts[:, top]) / (member @ counts.sum(1))[..., None]
+    by_draw = conditional.amax(1) / conditional.sum(1)  # distinctness, [1 + draws, top]
+    value, *others = rank_correlation(change[top], by_draw).tolist()
+    null = Null(PERMUTED_HELD_OUT, tuple(others)) if others else None
+    return RankCorrelation(value, math.nan if null is None else smallest_significant(null), null, len(top))
 
 
 def _assumption(quantity: str, value: float, op: Op, threshold: float, locator: str, note: str, *, strict: bool = False) -> Measurement:
@@ -363,6 +309,12 @@ def _assumption(quantity: str, value: float, op: Op, threshold: float, locator: 
 def named(token_id: int, words: tuple[str, ...] | None) -> str:
     """Returns the word of an id in quotation marks, or the id if there are no words."""
     return str(token_id) if words is None else repr(words[token_id])
+
+
+def _with_mean(values: Float[Tensor, " runs"], form: str) -> str:
+    """Formats the value of run 0, with the mean of the other runs if there are any."""
+    first, *others = values.tolist()
+    return f"{first:{form}}" + (f" ({SHUFFLED}: {sum(others) / len(others):{form}})" if others else "")
 
 
 def _ends(ids: Int[Tensor, " S"], words: tuple[str, ...] | None) -> str:

@@ -76,7 +76,12 @@ class ScanAndSnap(Metric):
         super().add(place, sums)
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """Returns one or two rows per layer and head, without a value if no query was counted."""
+        """Returns one or two rows per layer and head, without a value if no query was counted.
+
+        Args:
+            draws: 0: no null; otherwise the overlap has its null, one draw per other head of the layer.
+            generator: not used.
+        """
         rows: list[Measurement] = []
         for (layer, first), sums in sorted(self.sums.items(), key=lambda item: item[0]):
             counts, totals = sums[..., -2].sum(-1).tolist(), sums[..., -1].sum(-1).tolist()
@@ -85,7 +90,7 @@ class ScanAndSnap(Metric):
                 reason = "" if count else "no query has attention weights that form a distribution"
                 rows.append(_row(SHARPNESS, value, layer, head, reason=reason, side=">="))
             for head, (value, null) in self._overlaps((layer, first)).items():
-                rows.append(_row(OVERLAP, value, layer, first + head, null=null, side=">="))
+                rows.append(_row(OVERLAP, value, layer, first + head, null=null if draws else None, side=">="))
         return rows
 
     def _mean(self, place: Place) -> Float[Tensor, "heads q k"]:

@@ -7,6 +7,7 @@ r"""The theory on a data set: predictions from counts, exact gradient descent, a
 The theory treats one query at a time, so the sequences of each of the most frequent queries are analysed and learnt separately
 (:mod:`.query_data`): :math:`P(l | n)` is counted, the assumptions are measured, four dynamics predict the attention logits
 (:mod:`.predictions`), and exact gradient descent, on the true and on shuffled next tokens, measures their change (:mod:`.minimal_model`).
+The held-out sequences and all permutations are the same for all seeds; the seed draws batches.
 
 In a :class:`~transformer_theory.data.TokenData` the word at the query's position (by default the last) is the query, the words at the other
 positions are the context, and the next token is the class. The most frequent query is analysed. Source: :cite:t:`tian2023scan`.
@@ -25,14 +26,16 @@ from torch import Generator, Tensor
 from ...core.measurement import Arrays, Measurement, Null, Op, Table, judge
 from ...core.result import Result
 from ...core.sources import Source
+from ...core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, fixed_generator, with_interval
 from ...core.theory import OnData, Unsupported
 from ...core.validation import integers, positive
 from ...data.ids import sequence_ids
 from ...data.queries import most_frequent
 from ...data.tokens import TokenData
-from .comparison import NAME, PAPER, SHUFFLED, Comparison, Match, RankCorrelation, compare, named
+from .comparison import NAME, PAPER, Comparison, Match, compare, named
 from .flow import CLOSED, EXACT, LEMMA4, MODIFIED
 from .minimal_model import default_steps, train_minimal_model
+from .orders import SHUFFLED, RankCorrelation
 from .plots import plot_comparison
 from .predictions import MOVEMENT_ATOL, PREDICTION_RTOL, predictions
 from .query_data import MAX_CLASSES, select_query
@@ -129,6 +132,7 @@ def analyse(
     steps: int | None = None,
     eta_y: float = ETA_Y,
     eta_z: float = ETA_Z,
+    draws: int = HEADLINE_DRAWS,
     seed: int = 0,
     words: Sequence[str] | None = None,
 ) -> Analysis:
@@ -141,10 +145,12 @@ def analyse(
         vocab_size: M; ids lie in ``[0, M)``. None: one more than the largest id.
         queries: largest number of queries to analyse, most frequent first.
         max_classes: largest number of classes per query; the most frequent next tokens are the classes.
-        steps: steps of gradient descent, with batches of up to 128. None: 50 to 1000, as a billion multiplications allow, but at least
-            twice t0', the time of scanning.
+        steps: steps of gradient descent, with batches of up to 128. None: 50 to 1000, as 250 million multiplications allow, but at
+            least twice t0', the time of scanning.
         eta_y, eta_z: learning rates of decoder and attention, in (0, 1e6]. The theory assumes that eta_y is much larger.
-        seed: seed of batches, shuffles, held-out sequences, and chance levels.
+        draws: number of permutations of the held-out next tokens. Up to 19 models are trained on shuffled next tokens as well. 0: no nulls,
+            and no verdict on held-out distinctness.
+        seed: seed of the batches. Held-out sequences, permutations and shuffles do not depend on it.
         words: word of each id, for printing, e.g. ``data.words`` of a text. None: ids are printed.
     Returns:
         The comparisons, with their assumptions measured, and the skipped queries with their reasons.
@@ -155,7 +161,7 @@ def analyse(
         NotConverged: the loss is not finite; lower the rates.
     """
     ids, query_ids, next_ids, M = sequence_ids(ids, query_ids, next_ids, vocab_size)
-    _check_settings(queries, max_classes, steps, seed, eta_y=eta_y, eta_z=eta_z)
+    _check_settings(queries, max_classes, steps, draws, seed, eta_y=eta_y, eta_z=eta_z)
     if words is not None and len(words) < M:
         raise ValueError(f"words must hold a word for each of the {M} ids, got {len(words)}; pass the words of the whole vocabulary")
     names = None if words is None else tuple(words)
@@ -163,23 +169,24 @@ def analyse(
     for query in most_frequent(query_ids, queries).tolist():
         generator = torch.Generator().manual_seed(seed)  # one per query, so that its numbers do not depend on the other queries
         matching = int((query_ids == query).sum())
-        data = select_query(ids, query_ids, next_ids, query_id=query, vocab_size=M, max_classes=max_classes, generator=generator)
+        data = select_query(ids, query_ids, next_ids, query_id=query, vocab_size=M, max_classes=max_classes, generator=fixed_generator())
         if isinstance(data, Unsupported):
             skipped.append(SkippedQuery(query, matching, data.reason))
             continue
-        runs = train_minimal_model(data, steps=steps or default_steps(data, eta_y=eta_y), eta_y=eta_y, eta_z=eta_z, generator=generator)
+        rates = {"eta_y": eta_y, "eta_z": eta_z}
+        planned, shuffles = steps or default_steps(data, eta_y=eta_y), min(draws, RANGE_DRAWS)
+        runs = train_minimal_model(data, steps=planned, **rates, shuffles=shuffles, generator=generator)
         if float(runs.change[0].abs().max()) < MOVEMENT_ATOL:
             skipped.append(SkippedQuery(query, matching, f"attention moved by less than {MOVEMENT_ATOL:g} in {runs.steps} steps"))
             continue
-        predicted = predictions(data.classes, runs.path.steps.double(), eta_y=eta_y, eta_z=eta_z)
-        comparisons.append(compare(data, predicted, runs, eta_y=eta_y, eta_z=eta_z, generator=generator, words=names))
+        predicted = predictions(data.classes, runs.path.steps.double(), **rates)
+        comparisons.append(compare(data, predicted, runs, **rates, draws=draws, generator=generator, words=names))
     return Analysis(len(ids), ids.shape[1], M, tuple(comparisons), tuple(skipped), names)
 
 
-def _check_settings(queries: int, max_classes: int, steps: int | None, seed: int, *, eta_y: float, eta_z: float) -> None:
+def _check_settings(queries: int, max_classes: int, steps: int | None, draws: int, seed: int, *, eta_y: float, eta_z: float) -> None:
     integers(queries=queries, max_classes=max_classes, **({} if steps is None else {"steps": steps}))
-    if seed < 0:
-        raise ValueError(f"seed must be at least 0, got {seed}")
+    integers(minimum=0, draws=draws, seed=seed)
     if max_classes < 2:
         raise ValueError(f"max_classes must be at least 2, got {max_classes}")
     if steps is not None and steps > MAX_STEPS:
@@ -222,23 +229,26 @@ def _token_rows(comparison: Comparison) -> Iterator[Measurement]:
         yield _row(HEADLINE, None, reason=reason, source=theorem, split="validation")
     else:
         yield _correlation(HEADLINE, comparison.by_held_out, covered, source=theorem, split="validation")
-    yield _correlation(LEARNT_CORRELATION, comparison.by_distinctness, covered, source=theorem, split="train")
+    # Descent learns by heart what is distinct by chance, so the following rows are not at chance on noise.
+    yield _correlation(LEARNT_CORRELATION, comparison.by_distinctness, covered, source=theorem, split="train", scope="any data")
     directions: tuple[tuple[str, Tensor, Op], ...] = ((DISTINCT_CHANGE, groups.distinct, ">="), (COMMON_CHANGE, groups.common, "<="))
     for quantity, group, op in directions:
         weights = data.frequency * group / (data.frequency * group).sum()
         value, *null = (runs.change @ weights).tolist()
         verdict = _verdict(value, op, 0.0, covered)
-        yield _row(quantity, value, **verdict, null=_null(null), side=op, source=theorem, n=int(group.sum()), note=groups.rule)
+        columns = {"null": _null(null), "side": op, "source": theorem, "scope": "any data"}
+        yield _row(quantity, value, **verdict, **columns, n=int(group.sum()), note=groups.rule)
     if len(comparison.likelier_gains):
         value, *null = comparison.likelier_gains.tolist()
         verdict = _verdict(value, ">=", 0.5, covered) | {"predicted": 1.0, "null": _null(null), "side": ">="}
-        yield _row(LIKELIER_GAINS, value, unit="share", **verdict, source=RELATIVE_GAIN, n=len(comparison.gains.pairs))
+        columns = {"source": RELATIVE_GAIN, "scope": "any data"}
+        yield _row(LIKELIER_GAINS, value, unit="share", **verdict, **columns, n=len(comparison.gains.pairs))
 
 
 def _flow_rows(comparison: Comparison) -> Iterator[Measurement]:
     """Compares each of the dynamics with gradient descent: order of the tokens, sizes and times of the changes."""
     for prediction in comparison.predictions:
-        where = {"setting": prediction.dynamics, "source": SOURCES[prediction.dynamics]}
+        where = {"setting": prediction.dynamics, "source": SOURCES[prediction.dynamics], "scope": "any data"}
         if prediction.reason:
             verdict = None if prediction.resolved else "inconclusive"
             yield _row(FLOW_ERROR, None, verdict=verdict, reason=prediction.reason, **where)
@@ -254,8 +264,8 @@ def _flow_rows(comparison: Comparison) -> Iterator[Measurement]:
 
 def _match_rows(comparison: Comparison, match: Match) -> Iterator[Measurement]:
     covered = match.dynamics == EXACT and comparison.covered_by_exact_flow
-    where = {"setting": match.dynamics, "source": SOURCES[match.dynamics]}
-    yield _correlation(FLOW_CORRELATION, match.order, covered, **where)
+    where = {"setting": match.dynamics, "source": SOURCES[match.dynamics], "scope": "any data"}
+    yield _correlation(FLOW_CORRELATION, match.order, covered, predicted=1.0, **where)
     verdict = _verdict(match.error, "<=", PREDICTION_RTOL, covered) | {"predicted": 0.0, "null": match.null, "side": "<="}
     note = "Euclidean distance over all tokens; predicting no change has error 1"
     yield _row(FLOW_ERROR, match.error, **verdict, **where, n=comparison.data.classes.tokens, note=note)
@@ -276,21 +286,16 @@ def _attention_rows(comparison: Comparison) -> Iterator[Measurement]:
     moved = gains.measured[0] - gains.start
     errors = (gains.measured[0] - gains.predicted[0]).abs()[moved != 0] / moved[moved != 0].abs()
     value = float(errors.median()) if len(errors) else math.nan
-    verdict = _verdict(value, "<=", GAIN_RTOL, covered=False) | {"predicted": 0.0, "null": Null("no change predicted", (1.0,))}
-    yield _row(
-        GAIN_ERROR,
-        value,
-        **verdict,
-        source=RELATIVE_GAIN,
-        n=len(errors),
-        note="median over pairs of tokens of a class",
-    )
+    unchanged = Null("no change predicted", (1.0,)) if null else None
+    verdict = _verdict(value, "<=", GAIN_RTOL, covered=False) | {"predicted": 0.0, "null": unchanged, "side": "<="}
+    note = "median over pairs of tokens of a class"
+    yield _row(GAIN_ERROR, value, **verdict, source=RELATIVE_GAIN, scope="any data", n=len(errors), note=note)
     splits = [("train", runs.accuracy, len(data.counted.target))]
     if data.held_out is not None:
         splits.append(("validation", runs.held_out, len(data.held_out.target)))
     for split, accuracies, n in splits:
         value, *null = accuracies.tolist()
-        yield _row(ACCURACY, value, unit="share", null=_null(null), side=">=", split=split, n=n)
+        yield with_interval(_row(ACCURACY, value, unit="share", null=_null(null), side=">=", split=split, n=n))
 
 
 def _row(quantity: str, value: float | None, **columns: Any) -> Measurement:
@@ -299,7 +304,9 @@ def _row(quantity: str, value: float | None, **columns: Any) -> Measurement:
 
 def _correlation(quantity: str, order: RankCorrelation, covered: bool, **columns: Any) -> Measurement:
     verdict = _verdict(order.value, ">=", order.threshold, covered)
-    return _row(quantity, order.value, **verdict, predicted=1.0, null=order.null, side=">=", n=order.tokens, **columns)
+    if not math.isfinite(order.value):
+        columns["reason"] = "all tokens are tied"
+    return _row(quantity, order.value, **verdict, null=order.null, side=">=", n=order.tokens, **columns)
 
 
 def _verdict(value: float, op: Op, threshold: float, covered: bool) -> dict[str, Any]:
@@ -308,8 +315,8 @@ def _verdict(value: float, op: Op, threshold: float, covered: bool) -> dict[str,
     return {"op": op, "threshold": threshold, "verdict": verdict} if math.isfinite(threshold) else {"verdict": verdict}
 
 
-def _null(draws: list[float]) -> Null:
-    return Null(SHUFFLED, tuple(draws))
+def _null(draws: list[float]) -> Null | None:
+    return Null(SHUFFLED, tuple(draws)) if draws else None
 
 
 def _skipped_row(skipped: SkippedQuery) -> Measurement:
@@ -366,10 +373,16 @@ def read(data: TokenData) -> NextTokenProblem | Unsupported:
     return NextTokenProblem(*data.context_and_query(), data.next_id, max(data.vocab_size or 0, 2))
 
 
-def measure(problem: NextTokenProblem, generator: Generator) -> Iterator[Measurement | Arrays]:
-    """Yields all rows and arrays of the most frequent query; the generator draws the seed of :func:`analyse`."""
+def measure(problem: NextTokenProblem, generator: Generator, *, draws: int) -> Iterator[Measurement | Arrays]:
+    """Yields all rows and arrays of the most frequent query.
+
+    Args:
+        problem: the sequences.
+        generator: draws the seed of :func:`analyse`, which draws batches.
+        draws: number of permutations of the held-out next tokens; up to 19 models learn shuffled next tokens. 0: no nulls.
+    """
     seed = int(torch.randint(2**31, (1,), generator=generator))
-    analysis = analyse(problem.ids, problem.query_ids, problem.next_ids, vocab_size=problem.vocab_size, seed=seed)
+    analysis = analyse(problem.ids, problem.query_ids, problem.next_ids, vocab_size=problem.vocab_size, draws=draws, seed=seed)
     for comparison in analysis.comparisons:
         yield from comparison_rows(comparison)
         yield comparison_arrays(comparison)
@@ -377,4 +390,4 @@ def measure(problem: NextTokenProblem, generator: Generator) -> Iterator[Measure
         yield _skipped_row(skipped)
 
 
-ON_DATA = OnData(read=read, measure=measure, headline=HEADLINE, plot=plot_comparison, permutes="next_id")
+ON_DATA = OnData(read=read, measure=measure, headline=HEADLINE, plot=plot_comparison)

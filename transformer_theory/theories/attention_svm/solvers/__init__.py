@@ -12,13 +12,14 @@ W, by steps on W (:mod:`.primal_interior`). To follow one nuclear solve, read :m
 
 from .conic import lp_max_margin, official_rank, spectral_max_margin
 from .frobenius import dual_multipliers, frobenius_max_margin
-from .frobenius_batched import frobenius_max_margins
+from .frobenius_batched import frobenius_max_margins, many_dual_multipliers
 from .generalised import Generalised, generalised_max_margin, generalised_max_margins
 from .low_rank import LowRank, low_rank_max_margin
 from .nuclear import nuclear_max_margin, nuclear_max_margins
-from .tolerances import DIRECT_SIZE
+from .tolerances import BATCHED_SIZE, DIRECT_SIZE
 
 __all__ = [
+    "BATCHED_SIZE",
     "DIRECT_SIZE",
     "Generalised",
     "LowRank",
@@ -29,6 +30,7 @@ __all__ = [
     "generalised_max_margins",
     "low_rank_max_margin",
     "lp_max_margin",
+    "many_dual_multipliers",
     "nuclear_max_margin",
     "nuclear_max_margins",
     "official_rank",

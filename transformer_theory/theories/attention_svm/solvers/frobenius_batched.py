@@ -14,6 +14,7 @@ problems, which also proves infeasibility.
 import math
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ....core.errors import Infeasible, NotConverged
@@ -140,6 +141,40 @@ class Batch:
         arrays = (v.numpy() for v in (self.slack(W), dual, self.free))
         kkt = torch.from_numpy(kkt_residual(*arrays, scale=1.0, objective=objective.numpy()))
         return torch.stack([kkt, gap, distance]).amax(0), gap
+
+
+@single_threaded
+def many_dual_multipliers(
+    gram: Float[Tensor, "B m m"], counted: Bool[Tensor, "B m"], *, tol: float = 1e-9
+) -> tuple[Float[Tensor, "B m"], Bool[Tensor, " B"]]:
+    """Computes the multipliers of B Frobenius problems from inner products alone, see :func:`~.frobenius.dual_multipliers`.
+
+    Args:
+        gram: inner products of the constraints, ``[B, m, m]``; all right-hand sides are one.
+        counted: mask of the constraints, ``[B, m]``; the others are omitted and get the multiplier zero.
+        tol: largest accepted KKT residual, rounding included.
+    Returns:
+        The multipliers, ``[B, m]``, and the mask of the problems whose multipliers meet the KKT conditions to ``tol``, ``[B]``.
+    """
+    multipliers, solved = torch.zeros(counted.shape, dtype=gram.dtype), torch.zeros(len(gram), dtype=torch.bool)
+    number = math.ceil(len(gram) * gram.shape[-1] ** 2 / FROBENIUS_CACHE)
+    for part in (slice(len(gram) * k // number, len(gram) * (k + 1) // number) for k in range(number)):
+        # As in :meth:`Batch.pivoted`, the diagonal is scaled to one. Omitted constraints have zero rows and zero right-hand sides, so they
+        # never become active.
+        mask = counted[part].to(gram.dtype)
+        length = torch.where(counted[part], gram[part].diagonal(dim1=-2, dim2=-1), 1.0).sqrt()
+        inverse_length = mask / length
+        unit = gram[part] * inverse_length[:, :, None] * inverse_length[:, None, :]
+        active, factor, first = _active_sets(unit, inverse_length, torch.zeros_like(counted[part]))
+        missing = inverse_length - (unit @ first[..., None]).squeeze(-1)
+        first = first + _solve(factor, missing * active) * active  # one step of iterative refinement
+        # W is never formed. Its margins are G l; their rounding error is proportional to the terms of these sums, which may far exceed one.
+        # The entries of ``unit`` are at most one, which bounds the terms.
+        margins, terms = (unit @ first[..., None]).squeeze(-1) * length, first.abs().sum(-1, keepdim=True) * length
+        valid = (first >= 0) & ((margins >= 1 - tol) & (1e-15 * terms <= tol) | (mask == 0))
+        solved[part] = valid.all(-1)
+        multipliers[part] = first * inverse_length
+    return multipliers, solved
 
 
 def _active_sets(gram: Tensor, rhs: Tensor, free: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..problem import SequenceClasses
-from .model import Descent, Weights
+from .model import Descent, Weights, residuals
 
 MAX_CLASSES_SHARED = 4  # up to this many classes all tokens count as shared: one large product is cheaper than a few small ones
 
@@ -128,7 +128,7 @@ class GroupedBatch:
             decoders = Y[:, layout.shared :].reshape(R * K, layout.width, C)  # rows of the own tokens, one block per (run, class)
             gathered = groups.gather(own_f)  # [runs K, size, width]
             logits += groups.scatter(gathered @ decoders).view_as(logits)
-        residual, loss = residuals(logits, self.target, weights.rest)
+        residual, losses = residuals(logits, self.target, weights.rest)
         residual /= self.target.shape[-1]  # the loss is a mean over the batch
         projection = (residual * logits).sum(-1, keepdim=True)  # f.g = f.(Y r) = (f Y).r: no product with f is needed
         g = residual @ Y[:, : layout.shared].mT
@@ -143,7 +143,7 @@ class GroupedBatch:
             dY[..., -1] /= weights.rest
         if not layout.natural:
             dY, dZ = dY[:, layout.place], dZ[..., layout.place]
-        return Descent(loss, dY, dZ)
+        return Descent(losses.mean(-1), dY, dZ)
 
     def _features(self, Z: Tensor, row: Tensor) -> Tensor:
         """Computes f ``[runs, batch, W]`` from the arranged logits ``[runs, Q, places]``."""
@@ -208,21 +208,6 @@ class _Groups:
     def scatter(self, blocks: Tensor) -> Tensor:
         """Undoes :meth:`gather`, ``[runs K, size, w] -> [runs batch, w]``."""
         return blocks.flatten(0, 1).index_select(0, self.slot)
-
-
-def residuals(logits: Tensor, target: Tensor, rest: int) -> tuple[Tensor, Tensor]:
-    """Returns e_n - alpha, ``[runs, batch, C]``, and the mean loss, nats, ``[runs]``."""
-    index = target[..., None]
-    if rest:  # the last column represents `rest` equal ones
-        logits = torch.cat([logits[..., :-1], logits[..., -1:] + math.log(rest)], -1)
-    top = logits.amax(-1, keepdim=True)
-    target_logit = logits.gather(-1, index) - top
-    # Leave the target out of the sum: 1 - alpha_n is then a sum of positive terms; the difference would cancel.
-    alpha = torch.exp(logits - top).scatter_(-1, index, 0.0)
-    others = alpha.sum(-1, keepdim=True)
-    total = others + target_logit.exp()
-    residual = alpha.div_(-total).scatter_(-1, index, others / total)
-    return residual, (total.log() - target_logit)[..., 0].mean(-1)
 
 
 def _sums(group: Tensor, rows: Tensor, groups: int) -> Tensor:

@@ -17,8 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..problem import CountedSequences
-from .grouped import residuals
-from .model import Batch, Descent, Weights
+from .model import Batch, Descent, Weights, residuals
 
 SPARSE_SHARE = 0.25  # largest share of tokens in a sequence for which the sparse products are cheaper than the dense ones
 
@@ -53,7 +52,7 @@ class SparseBatch:
         f = f / torch.linalg.vector_norm(f, dim=-1, keepdim=True)
         rows = weights.decoder.reshape(R * S, C).index_select(0, decoder_row.ravel()).view(R * B, W, C)
         logits = (f.view(R * B, 1, W) @ rows).view(R, B, C)
-        residual, loss = residuals(logits, self.target.reshape(R, B), weights.rest)
+        residual, losses = residuals(logits, self.target.reshape(R, B), weights.rest)
         residual /= B  # the loss is a mean over the batch
         g = (rows @ residual.view(R * B, C, 1)).view(R, B, W)
         dz = f * (g - f * (residual * logits).sum(-1, keepdim=True))  # f.g = f.(Y r) = (f Y).r
@@ -62,7 +61,7 @@ class SparseBatch:
         dZ = torch.zeros_like(weights.attention).view(-1).index_add_(0, attention_entry.ravel(), dz.ravel())
         if weights.rest:  # each of the equal columns gets an equal part of the pooled residual
             dY[:, -1] /= weights.rest
-        return Descent(loss.view(runs), dY.view_as(weights.decoder), dZ.view_as(weights.attention))
+        return Descent(losses.mean(-1).view(runs), dY.view_as(weights.decoder), dZ.view_as(weights.attention))
 
 
 def sequence_batches(counts: Float[Tensor, "*sets n S"]) -> Callable[[Tensor, Tensor, Tensor], Batch | SparseBatch]:

@@ -128,7 +128,9 @@ class Pass(Descent):
 
 def attend(weights: Weights, batch: Batch) -> Float[Tensor, "*runs batch S"]:
     """Returns c, the attention to each contextual token; rows sum to one, tokens that do not occur in a sequence get zero."""
-    rows = weights.attention.gather(-2, batch.query[..., None].expand(*batch.query.shape, weights.attention.shape[-1]))
+    rows = weights.attention  # a single query needs no copies of its row
+    if rows.shape[-2] > 1:
+        rows = rows.gather(-2, batch.query[..., None].expand(*batch.query.shape, rows.shape[-1]))
     logs = batch.counts.log() if batch.log_counts is None else batch.log_counts
     return torch.softmax(rows + logs, dim=-1)  # x e^z in the log domain: no overflow, and log 0 gives exactly zero
 
@@ -138,20 +140,28 @@ def _one_hot(index: Tensor, size: int) -> Tensor:
     return index[..., None] == torch.arange(size, device=index.device)
 
 
+def residuals(logits: Tensor, target: Tensor, rest: int) -> tuple[Tensor, Tensor]:
+    """Returns e_n - alpha, ``[*runs, batch, C]``, and the loss of each sequence, nats, ``[*runs, batch]``."""
+    index = target[..., None]
+    if rest:  # the last column represents `rest` equal ones
+        logits = torch.cat([logits[..., :-1], logits[..., -1:] + math.log(rest)], -1)
+    top = logits.amax(-1, keepdim=True)
+    target_logit = logits.gather(-1, index) - top
+    # Leave the target out of the sum: 1 - alpha_n is then a sum of positive terms; the difference would cancel.
+    alpha = torch.exp(logits - top).scatter_(-1, index, 0.0)
+    others = alpha.sum(-1, keepdim=True)
+    total = others + target_logit.exp()
+    residual = alpha.div_(-total).scatter_(-1, index, others / total)
+    return residual, (total.log() - target_logit)[..., 0]
+
+
 def forward(weights: Weights, batch: Batch) -> Pass:
     """Computes loss, attention, accuracy and closed-form descent directions (Lemma 1) of a batch; exact for any counts."""
     K = weights.decoder.shape[-1] - (weights.rest > 0)
     c = attend(weights, batch)  # [*runs, batch, S]
     f = c / torch.linalg.vector_norm(c, dim=-1, keepdim=True)
     logits = f @ weights.decoder
-    # The pooled column represents `rest` equal logits, so it enters the softmax with weight `rest`.
-    pooled = torch.cat([logits[..., :K], logits[..., K:] + math.log(max(weights.rest, 1))], dim=-1)
-    log_alpha = torch.log_softmax(pooled, dim=-1)
-    alpha = log_alpha.exp()
-    # e_n - alpha. 1 - alpha_n is computed as the sum of the other probabilities: the difference would cancel when alpha_n is near 1.
-    is_target = _one_hot(batch.target, alpha.shape[-1])
-    others = torch.where(is_target, torch.zeros_like(alpha), alpha)
-    residual = torch.where(is_target, others.sum(-1, keepdim=True), -others)
+    residual, losses = residuals(logits, batch.target, weights.rest)
     # The norm of f is one, so only the part of g that is orthogonal to f acts on the logits.
     g = residual @ weights.decoder.mT
     dz = f * (g - f * (f * g).sum(-1, keepdim=True))
@@ -161,9 +171,8 @@ def forward(weights: Weights, batch: Batch) -> Pass:
         dY = torch.cat([dY[..., :K], dY[..., K:] / weights.rest], dim=-1)
     to_query = _one_hot(batch.query, weights.attention.shape[-2]).to(f.dtype)
     dZ = to_query.mT @ (share[:, None] * dz)
-    loss = -(share * log_alpha.gather(-1, batch.target[..., None])[..., 0]).sum(-1)
     correct = (share * (logits[..., :K].argmax(-1) == batch.target)).sum(-1)
-    return Pass(loss, dY, dZ, c, correct)
+    return Pass((share * losses).sum(-1), dY, dZ, c, correct)
 
 
 def population(classes: SequenceClasses) -> Callable[[int], Batch]:

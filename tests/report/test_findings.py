@@ -1,0 +1,128 @@
+"""Findings: outcomes, one family of tests, the matrix and the sentences."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from transformer_theory.core.measurement import Measurement, Null, Table
+from transformer_theory.core.result import Result
+from transformer_theory.core.statistics import UNTRAINED
+from transformer_theory.report import matrix
+from transformer_theory.report.aggregate import aggregate
+from transformer_theory.report.findings import Findings, findings, sentences
+from transformer_theory.theories import theory
+
+RR, SVM, JOMA = theory("rate_reduction"), theory("attention_svm"), theory("joma")
+NORMAL = tuple(np.random.default_rng(0).normal(0.2, 0.02, 199))
+NETWORKS = tuple(np.random.default_rng(1).normal(10.0, 1.0, 19))
+
+
+def on_data(one, values, null=NORMAL, **columns) -> list[Measurement]:
+    """One row per seed of a theory's headline on raw tokens."""
+    columns = {"side": ">=", "predicted": 1.0, "null": Null("permuted labels", null), **columns}
+    return [Measurement(one.name, "on data", one.on_data.headline, value, seed=seed, **columns) for seed, value in enumerate(values)]
+
+
+def in_network(one, values, side=">=", **columns) -> list[Measurement]:
+    columns = {"side": side, "null": Null(UNTRAINED, NETWORKS), "model": "ViT", "scope": "training", **columns}
+    return [Measurement(one.name, "in network", one.in_networks.headline, value, seed=seed, **columns) for seed, value in enumerate(values)]
+
+
+def compared(*rows: Measurement, data: str = "mine") -> Result:
+    return Result("compare", {"data": data, "seeds": [0, 1, 2]}, Table(replace(row, data=data) for row in rows))
+
+
+def found(*rows: Measurement) -> Findings:
+    return findings(aggregate(compared(*rows)))
+
+
+def outcome(*rows: Measurement) -> str:
+    (finding,) = found(*rows).all
+    return finding.outcome
+
+
+def test_outcomes_on_data():
+    assert outcome(*on_data(RR, (0.4, 0.41, 0.42))) == "as predicted"
+    assert outcome(*on_data(RR, (0.2, 0.21, 0.19))) == "at chance"
+    assert outcome(*on_data(RR, (0.05, 0.06, 0.04))) == "opposite"
+    assert outcome(*on_data(RR, (0.4, 0.41, 0.42), scope="any data")) == "any data"
+    assert outcome(*on_data(RR, (0.4, 0.41, 0.42), null=NORMAL[:19])) == "not tested"
+    missing = Measurement(RR.name, "on data", RR.on_data.headline, None, reason="needs labels")
+    assert outcome(missing) == "not measured"
+
+
+@pytest.mark.parametrize(("values", "side", "expected"), [((14, 15, 16), ">=", "as predicted"), ((14, 15, 16), "<=", "opposite")])
+def test_outcomes_in_networks_are_by_ranks(values, side, expected):
+    (finding,) = found(*in_network(RR, values, side)).all
+    assert finding.outcome == expected
+    assert min(finding.row.p, 1 - finding.row.p) < 0.01
+    assert "1 trained network" in found(*in_network(RR, values[:1], side)).all[0].reason
+
+
+def test_the_false_discovery_rate_is_controlled_over_all_headlines():
+    p = (1 + sum(draw >= 0.236 for draw in NORMAL)) / 200
+    assert 0.02 < p < 0.05
+    assert outcome(*on_data(RR, (0.236,) * 3)) == "as predicted"
+    others = [row for one in (SVM, JOMA) for row in on_data(one, (0.2, 0.2, 0.2))]
+    family = found(*on_data(RR, (0.236,) * 3), *others)
+    assert family.tests == 3
+    (finding,) = (finding for finding in family.all if finding.theory is RR)
+    assert finding.q > 0.05
+    assert finding.outcome == "at chance"
+
+
+def test_agreement_and_interval_belong_to_the_mean():
+    (finding,) = found(*on_data(RR, (0.4, 0.5, 0.6))).all
+    median = float(np.median(NORMAL))
+    assert finding.row.agreement == pytest.approx((0.5 - median) / (1 - median))
+    assert finding.seeds == 3
+    assert finding.row.interval[0] == pytest.approx(0.5 - 4.302653 * 0.1 / 3**0.5, rel=1e-6)
+
+
+def test_sentences_say_what_noise_gives_and_how_many_networks_moved():
+    rows = [
+        *on_data(SVM, (0.99, 0.991, 0.992), scope="any data", on_noise=0.993),
+        *in_network(SVM, (30.0, 31.0, 32.0)),
+        *in_network(SVM, (10.0, 10.1, 9.9), model="CRATE (paper form)"),
+        *on_data(RR, (0.4, 0.41, 0.42), unit="share"),
+    ]
+    first, second = sentences(found(*rows))
+    assert first.startswith("Attention as a support vector machine. On the raw tokens of mine, the cosine")
+    assert "0.991" in first
+    assert "on noise of the same shape it is 0.993, so it is no finding about these data" in first
+    assert "in 1 of 2 trained networks (ViT: 31" in first
+    assert "1 cannot be distinguished from them (CRATE (paper form)" in first
+    assert "41.0\u00a0%" in second
+    assert "it is a property of these data" in second
+    other = sentences(found(*on_data(SVM, (0.99, 0.991, 0.992), scope="any data", on_noise=0.3)))[0]
+    assert "0.300" in other
+    assert "no finding" not in other
+
+
+def test_at_most_five_sentences():
+    rows = [row for one in (SVM, RR, JOMA) for row in on_data(one, (0.4, 0.4, 0.5))]
+    assert len(sentences(found(*rows))) == 3
+    assert sentences(found()) == []
+
+
+def test_several_data_sets_stand_in_one_matrix():
+    results = [compared(*on_data(RR, (0.4, 0.41, 0.42)), *in_network(RR, (30, 31, 32)), data=data) for data in ("digits", "shapes")]
+    both = findings(aggregate(results))
+    assert [column[0] for column in both.columns] == ["digits", "digits", "shapes", "shapes"]
+    assert both.tests == 4
+    assert both.at(RR, ("shapes", "raw tokens", "")).data == "shapes"
+
+
+def test_the_figure_and_the_table_of_the_matrix():
+    both = found(*on_data(RR, (0.4, 0.41, 0.42)), *in_network(SVM, (30, 31, 32)))
+    figure = matrix.matrix(both)
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert "0.410" in texts
+    assert any(text.startswith("agr. 0.26") and "✓ p = .005" in text for text in texts)
+    table = matrix.table(both)
+    assert [column.head for column in table.columns][:3] == ["on", "quantity", "value"]
+    assert len(table.lines) == 2
+    assert "2 tests" in table.legend
+    assert matrix.matrix(found()) is None
+    assert matrix.table(found()) is None

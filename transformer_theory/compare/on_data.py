@@ -1,0 +1,67 @@
+"""The theories' minimal models on one view of the data: the raw tokens, or the features of a network."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from ..core import parallel
+from ..core.measurement import Arrays, Measurement
+from ..core.statistics import HEADLINE_DRAWS
+from ..core.theory import Theory, Unsupported
+from ..data import TokenData
+from ..data.synthetic import noise_like
+
+Stream = Iterator[Measurement | Arrays]
+View = list[Measurement | Arrays]
+
+
+def raw_tokens(tokens: TokenData, theories: tuple[Theory, ...], *, seed: int, first: bool) -> View:
+    """Measures the theories on the raw tokens; ``first`` adds arrays and the control on noise, see :func:`on_view`."""
+    return on_view(theories, tokens, "", seed=seed, first=first)
+
+
+def on_view(theories: Iterable[Theory], tokens: TokenData, model: str, *, seed: int, first: bool) -> View:
+    """Measures the theories on the tokens of one view.
+
+    Args:
+        theories: theories with or without :attr:`.Theory.on_data`.
+        tokens: raw tokens, or features of a network.
+        model: name of the network; empty for raw tokens.
+        seed: seed of the theories' models.
+        first: whether this is the first seed, which has the arrays, and the same measurements on noise in the column ``on_noise``.
+    """
+    theories = [theory for theory in theories if theory.on_data is not None]
+    rows = [*_on_data(theories, tokens, model, seed, draws=HEADLINE_DRAWS)]
+    if not first:
+        return [item for item in rows if isinstance(item, Measurement)]
+    noise = noise_like(tokens, torch.Generator().manual_seed(seed))
+    control = [item for item in _on_data(theories, noise, model, seed, draws=0) if isinstance(item, Measurement)]
+    return with_noise(rows, control)
+
+
+def with_noise(rows: Sequence[Measurement | Arrays], control: Iterable[Measurement]) -> View:
+    """Returns the rows with the values of the control, rows of the same quantities on noise, in the column ``on_noise``."""
+    values = {_place(row): row.value for row in control if row.value is not None}
+    return [item if isinstance(item, Arrays) else replace(item, on_noise=values.get(_place(item))) for item in rows]
+
+
+def _place(row: Measurement) -> tuple:
+    return row.theory, row.kind, row.quantity, row.setting, row.split, row.model
+
+
+def _on_data(theories: Iterable[Theory], tokens: TokenData, model: str, seed: int, *, draws: int) -> Stream:
+    """Yields the measurements of each theory; unsupported data give one row with the reason."""
+    for theory in theories:
+        assert theory.on_data is not None
+        view = f"features of {model}" if model else "raw tokens"
+        parallel.progress(f"{view}, seed {seed}: {theory.title}" if draws else f"noise of the shape of the {view}: {theory.title}")
+        problem = theory.on_data.read(tokens)
+        if isinstance(problem, Unsupported):
+            yield Measurement(theory.name, "on data", theory.on_data.headline, None, reason=problem.reason, model=model, seed=seed)
+            continue
+        for item in theory.on_data.measure(problem, torch.Generator().manual_seed(seed), draws=draws):
+            if isinstance(item, Arrays):
+                yield item if not model else Arrays({f"{model}::{name}": array for name, array in item.items()})
+            else:
+                yield replace(item, model=model, seed=seed)

@@ -1,0 +1,291 @@
+"""What a comparison found: the headlines of all theories, their tests, and sentences that say what they mean.
+
+A headline is the one quantity that stands for a theory on data, and another one in networks. Each headline is summarised over the seeds.
+All headlines with a p-value form one family of tests, in which the false discovery rate is controlled (Benjamini and Hochberg). A headline
+whose scope is "any data" is a theorem about descent or an identity. Random data give it too, so it is no finding about the data: the same
+number on noise stands beside it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ..core.measurement import Measurement
+from ..core.statistics import LEVEL, UNTRAINED, false_discoveries, without_p
+from ..core.theory import Theory
+from . import format
+from .aggregate import COMPARE, Aggregate, Entry
+
+View = Literal["raw tokens", "features", "network"]
+Outcome = Literal["as predicted", "explained", "at chance", "opposite", "any data", "not tested", "not measured"]
+OUTCOMES: dict[Outcome, str] = {
+    "as predicted": f"on the predicted side of the null; false discovery rate at most {LEVEL:g}",
+    "explained": "beyond untrained networks, but within the metric's own null, which therefore explains the value",
+    "at chance": "the null explains the value",
+    "opposite": "on the side of the null opposite to the prediction",
+    "any data": "a statement about any data: compare it with the value on noise",
+    "not tested": "no p-value; the reason stands in the cell",
+    "not measured": "no value; the reason stands in the cell",
+}
+MAX_SENTENCES = 5
+MAX_COLUMNS = 8  # of one matrix; with several data sets, features are omitted first
+
+
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """One headline of a theory, over all seeds.
+
+    Attributes:
+        theory: the theory.
+        row: the summary over seeds, with p-value, agreement and interval.
+        view: the tokens or networks on which it was measured.
+        data: name of the data set.
+        model: name of the network; empty for the raw tokens.
+        seeds: number of seeds with a value.
+        q: p-value adjusted for the false discovery rate over all headlines; None without p-value.
+        own: in networks, the same summary with the null of the metric itself instead of untrained networks; None if it has none.
+    """
+
+    theory: Theory
+    row: Measurement
+    view: View
+    data: str
+    model: str
+    seeds: int
+    q: float | None = None
+    own: Measurement | None = None
+
+    @property
+    def column(self) -> tuple[str, View, str]:
+        """The column of the matrix."""
+        return self.data, self.view, self.model
+
+    @property
+    def outcome(self) -> Outcome:
+        """The meaning of the value."""
+        row = self.row
+        if row.value is None:
+            return "not measured"
+        if row.scope == "any data":
+            return "any data"
+        if self.q is None or row.p is None:
+            return "not tested"
+        if self.q <= LEVEL:
+            return "explained" if self.explained else "as predicted"
+        return "opposite" if self.opposite else "at chance"
+
+    @property
+    def explained(self) -> bool:
+        """Whether the null of the metric itself explains the value: it does not leave these draws with a p-value of at most 5 %."""
+        own = self.own
+        if own is None or own.null is None or own.value is None or own.side is None or not own.null.draws:
+            return False
+        return own.null.p(own.value, own.side, predicted=own.predicted) > LEVEL
+
+    @property
+    def opposite(self) -> bool:
+        """Whether the value lies on the side opposite to the prediction, with a p-value of at most 5 % there."""
+        row, other = self.row, {">=": "<=", "<=": ">="}.get(self.row.side or "")
+        return bool(other and row.p is not None and row.p >= 1 - LEVEL and format.unexpected_side(row))
+
+    @property
+    def reason(self) -> str:
+        """The reason for a missing value or p-value; empty if there is a p-value."""
+        if self.row.value is None:
+            return self.row.reason
+        return "" if self.row.p is not None else without_p(self.row, self.seeds)
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """The findings of one or several comparisons.
+
+    Attributes:
+        all: findings sorted by theory; within a theory raw tokens, then features, then networks.
+        tests: number of p-values in the family.
+    """
+
+    all: tuple[Finding, ...]
+    tests: int
+
+    def __bool__(self) -> bool:
+        return bool(self.all)
+
+    @property
+    def theories(self) -> list[Theory]:
+        """The theories with findings: the rows of the matrix."""
+        return list({finding.theory.name: finding.theory for finding in self.all}.values())
+
+    @property
+    def columns(self) -> list[tuple[str, View, str]]:
+        """The columns of the matrix: for each data set the raw tokens, the features and the networks."""
+        seen = dict.fromkeys(finding.column for finding in self.all)
+        data = list(dict.fromkeys(column[0] for column in seen))
+        views: list[View] = ["raw tokens", "features", "network"]
+        return sorted(seen, key=lambda column: (data.index(column[0]), views.index(column[1])))
+
+    def at(self, theory: Theory, column: tuple[str, View, str]) -> Finding | None:
+        """Returns the finding in one cell of the matrix; None if the theory was not measured there."""
+        cells = [finding for finding in self.all if finding.theory is theory and finding.column == column]
+        return cells[0] if cells else None
+
+    def few_columns(self) -> list[tuple[str, View, str]]:
+        """Returns the columns of a figure: all of them, or without features if there are more than :data:`MAX_COLUMNS`."""
+        columns = self.columns
+        return columns if len(columns) <= MAX_COLUMNS else [column for column in columns if column[1] != "features"]
+
+
+def findings(aggregate: Aggregate) -> Findings:
+    """Returns the findings of the comparisons in an aggregate; none if it holds no comparison."""
+    found = [finding for theory in aggregate.theories for finding in _of_theory(aggregate, theory)]
+    tested = [finding.row.p for finding in found if finding.row.p is not None]
+    adjusted = iter(false_discoveries(tested))
+    with_q = [finding if finding.row.p is None else replace(finding, q=next(adjusted)) for finding in found]
+    return Findings(tuple(with_q), len(tested))
+
+
+def _of_theory(aggregate: Aggregate, theory: Theory) -> list[Finding]:
+    """Returns the findings of one theory, without adjusted p-values."""
+    entries: list[tuple[View, Entry]] = []
+    if theory.on_data is not None:
+        on_data = aggregate.select(theory=theory.name, kind="on data", quantity=theory.on_data.headline, layer=None)
+        entries += [("features" if entry.row.model else "raw tokens", entry) for entry in on_data]
+    if theory.in_networks is not None:
+        inside = aggregate.select(theory=theory.name, kind="in network", quantity=theory.in_networks.headline, layer=None, head=None)
+        entries += [("network", entry) for entry in inside]
+    found: list[Finding] = []
+    own: dict[tuple[str, str], Measurement] = {}
+    for view, entry in entries:
+        results = [aggregate.results[index] for index in entry.results]
+        if results[0].name != COMPARE:
+            continue
+        data = entry.row.data or str(results[0].settings.get("data") or "data")
+        if view == "network" and entry.row.setting:  # the row with the metric's own null
+            own[data, entry.row.model] = entry.row
+        elif not entry.row.setting:
+            found.append(Finding(theory, entry.row, view, data, entry.row.model, entry.seeds))
+    found = [replace(one, own=own.get((one.data, one.model))) if one.view == "network" else one for one in found]
+    return sorted(found, key=lambda finding: ("raw tokens", "features", "network").index(finding.view))
+
+
+# ---- sentences
+
+
+def sentences(found: Findings) -> list[str]:
+    """Returns at most five sentences, one per theory, the most decided first, and then in the order of the theories.
+
+    Each states the headline on the raw tokens with its interval, its null and its value on noise, and in how many networks training moved
+    the theory's quantity as predicted.
+    """
+    by_theory = [(theory, [finding for finding in found.all if finding.theory is theory]) for theory in found.theories]
+    decided = sorted(by_theory, key=lambda pair: -sum(finding.outcome in ("as predicted", "opposite") for finding in pair[1]))
+    chosen = {theory.name for theory, _ in decided[:MAX_SENTENCES]}
+    return [text for theory, cells in by_theory if theory.name in chosen and (text := _sentence(theory, cells))]
+
+
+def _sentence(theory: Theory, cells: Sequence[Finding]) -> str:
+    """Returns the sentence about one theory; empty if nothing was measured."""
+    on_data = [cell for cell in cells if cell.view != "network" and cell.row.value is not None]
+    raw = [cell for cell in on_data if cell.view == "raw tokens"] or on_data
+    inside = [cell for cell in cells if cell.view == "network" and cell.row.value is not None]
+    parts = list(filter(None, (_on_data(raw[0]) if raw else "", _in_networks(inside))))
+    return f"{theory.title}. {' '.join(f'{part[0].upper()}{part[1:]}.' for part in parts)}" if parts else ""
+
+
+def _on_data(cell: Finding) -> str:
+    """Describes the headline on one view of the data."""
+    row, where = cell.row, f"the {format.view_name(cell.model)} of {cell.data}"
+    text = f"on {where}, the {row.quantity} is {value_text(row)}"
+    if row.predicted is not None:
+        text += f", where the theory predicts {format.amount(row.predicted, row.unit)}{' in the limit' if row.basis == 'limit' else ''}"
+    elif row.threshold is not None and row.op is not None:
+        text += f", where the theory predicts {format.threshold(row.op, row.threshold, row.unit)}"
+    text += f" and {null_text(row)}" if null_text(row) else ""
+    text += {
+        "as predicted": f" (p = {format.number(row.p, 2)}), so it is a property of these data",
+        "at chance": f" (p = {format.number(row.p, 2)}), so it cannot be distinguished from chance",
+        "opposite": f" (p = {format.number(row.p, 2)}): the data lie on the other side",
+    }.get(cell.outcome, "")
+    if row.scope == "any data" and row.on_noise is not None:
+        text += (
+            f"; on noise of the same shape it is {short(row.on_noise, row)}{', so it is no finding about these data' * _as_on_noise(row)}"
+        )
+    return text
+
+
+def _as_on_noise(row: Measurement) -> bool:
+    """Returns whether the value differs from that on noise by at most a tenth of its distance from the null."""
+    if row.value is None or row.on_noise is None or row.null is None or not row.null.draws:
+        return False
+    return abs(row.value - row.on_noise) <= 0.1 * abs(row.value - row.null.median)
+
+
+def _in_networks(cells: Sequence[Finding]) -> str:
+    """Describes the theory's quantity in all trained networks, relative to untrained ones."""
+    if not cells:
+        return ""
+    groups = {outcome: [cell for cell in cells if cell.outcome == outcome] for outcome in OUTCOMES}
+    row, total = cells[0].row, len(cells)
+    direction = {">=": "above", "<=": "below"}.get(row.side or "", "near")
+    if not any(groups[outcome] for outcome in ("as predicted", "explained", "at chance", "opposite")):
+        return f"in {cells[0].model}, the {row.quantity} is {value_text(row)}; {cells[0].reason}"
+    count = len(groups["as predicted"])
+    amount = "every trained network" if count == total else f"{count} of {total} trained networks" if count else "no trained network"
+    text = f"the {row.quantity} lies {direction} that of untrained networks, as expected, in {amount}"
+    if shown := groups["as predicted"]:
+        text += f" ({_listed(shown)})"
+    if shown := groups["explained"]:
+        assert shown[0].own is not None
+        assert shown[0].own.null is not None
+        kind = shown[0].own.null.kind
+        text += f"{', and' if count else ':'} in {len(shown)} it does, but {kind} give as much ({_listed(shown, own=True)})"
+    if shown := groups["opposite"]:
+        text += f", and on the other side in {len(shown)} ({_listed(shown)})"
+    if shown := groups["at chance"]:
+        others = count or groups["opposite"] or groups["explained"]
+        text += f"{',' if others else ':'} {len(shown)} cannot be distinguished from them ({_listed(shown)})"
+    return text
+
+
+def _listed(cells: Sequence[Finding], *, own: bool = False) -> str:
+    """Lists networks with value, interval and the median of their null: untrained networks, or the metric's own null."""
+    rows = [(cell.model, cell.row, cell.own if own else cell.row) for cell in cells]
+    return "; ".join(
+        f"{model}: {value_text(row)} against {short(null.null.median, row)}"
+        for model, row, null in rows
+        if null is not None and null.null is not None
+    )
+
+
+def value_text(row: Measurement) -> str:
+    """Formats a value with its interval: ``"0.91 [0.88, 0.94]"``."""
+    if row.value is None:
+        return format.NOTHING
+    return f"{short(row.value, row)}{f' {interval_text(row)}' if row.interval else ''}"
+
+
+def interval_text(row: Measurement) -> str:
+    """Formats the interval of a row: ``"[0.88, 0.94]"``; empty without interval."""
+    return "" if row.interval is None else f"[{short(row.interval[0], row)}, {short(row.interval[1], row)}]"
+
+
+def short(value: float, row: Measurement) -> str:
+    """Formats a number with three digits, a share in per cent with one decimal."""
+    return f"{100 * value:.1f}\u00a0%".replace("-", "−") if row.unit == "share" else format.number(value)
+
+
+def null_text(row: Measurement) -> str:
+    """Describes the null of a row: ``"permuted labels give 0.12 (0.10 … 0.14)"``; empty without null."""
+    if row.null is None or not row.null.draws:
+        return ""
+    if len(row.null.draws) == 1:
+        return f"{row.null.kind} gives {short(row.null.low, row)}"
+    return f"{row.null.kind} give {short(row.null.median, row)} ({short(row.null.low, row)} … {short(row.null.high, row)})"
+
+
+def against(row: Measurement) -> str:
+    """Names the null of a row in a few words: ``"untrained 0.12"``."""
+    if row.null is None or not row.null.draws:
+        return ""
+    name = "untrained" if row.null.kind == UNTRAINED else "null"
+    return f"{name} {short(row.null.median, row)}"

@@ -1,0 +1,233 @@
+"""The matrix of findings, theories by data and networks: as a figure, and as a table of its numbers.
+
+A cell of the figure shows the headline of a theory. Its scale is that of the theory and the kind of view, so that the cells of a row can be
+compared. Grey bar: the range of the null draws, with their median. Dashed: the prediction. Dot: the mean over seeds, with its interval.
+Diamond: the value on noise of the same shape. Below stand value, interval, agreement and p-value.
+"""
+
+import math
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from ..core.plotting import colour, style
+from ..core.statistics import LEVEL
+from ..core.theory import Theory
+from . import format, table_model
+from .aggregate import Aggregate
+from .findings import OUTCOMES, Finding, Findings, View, findings, interval_text, null_text, sentences, short
+from .html import inline
+from .table_model import Block, Column, Line, Note, Plain, Strong
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH, LABEL_WIDTH, HEADER, ROW, LEGEND = 7.2, 1.0, 0.5, 0.86, 0.3  # inches
+PAD = 0.06  # inches between cells
+SMALL, TINY = 6.6, 5.8  # font sizes, points
+PLOT = 0.36  # height of the plotted line above the bottom of its row, inches
+GREY, INK, ALARM = "#8A939E", "#3F4751", "#B3261E"
+GROUPS: dict[str, tuple[View, ...]] = {"own model": ("raw tokens", "features"), "networks": ("network",)}
+MARKS = {"as predicted": "✓ ", "explained": "~ ", "opposite": "✗ "}
+
+
+@style()
+def matrix(found: Findings) -> "Figure | None":
+    """Draws the matrix; None if nothing was found."""
+    columns, theories = found.few_columns(), found.theories
+    if not columns:
+        return None
+    from matplotlib.figure import Figure
+
+    height = HEADER + ROW * len(theories) + LEGEND
+    figure = Figure(figsize=(WIDTH, height))
+    ax = figure.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(height, 0))
+    ax.set_axis_off()
+    width = (WIDTH - LABEL_WIDTH) / len(columns)
+    _header(ax, columns, width)
+    for i, theory in enumerate(theories):
+        top = HEADER + ROW * i
+        ax.plot((0, WIDTH), (top, top), color="#D5D9DE", linewidth=0.7)
+        title = textwrap.fill(theory.title, 15, break_long_words=False)
+        ax.text(0.02, top + 0.1, title, fontsize=SMALL + 0.4, weight="bold", color=colour(theory.name), va="top", linespacing=1.15)
+        for views in GROUPS.values():
+            _group(ax, found, theory, [(j, column) for j, column in enumerate(columns) if column[1] in views], top, width)
+    _legend(ax, height)
+    return figure
+
+
+def _header(ax: "Axes", columns: list[tuple[str, View, str]], width: float) -> None:
+    """Writes the names of the columns: data sets if there are several, kinds of views, networks."""
+    several = len({data for data, _, _ in columns}) > 1
+    titles = {"raw tokens": "raw tokens", "features": "features of", "network": "in trained"}
+    for j, (data, view, model) in enumerate(columns):
+        name = "\n".join(filter(None, (data if several else "", titles[view], textwrap.fill(model, 15))))
+        ax.text(LABEL_WIDTH + width * (j + 0.5), HEADER - 0.05, name, ha="center", va="bottom", fontsize=TINY, color=INK, linespacing=1.1)
+
+
+def _group(ax: "Axes", found: Findings, theory: Theory, columns: list[tuple[int, tuple[str, View, str]]], top: float, width: float) -> None:
+    """Draws the cells of one quantity of a theory, with its name above them, on a common scale."""
+    cells = [(j, cell) for j, column in columns if (cell := found.at(theory, column)) is not None]
+    if not cells:
+        return
+    left = LABEL_WIDTH + width * columns[0][0]
+    chars = int(width * len(columns) / 0.047)
+    name = textwrap.shorten(cells[0][1].row.quantity, chars, placeholder="…")
+    ax.text(left + PAD, top + 0.045, name, fontsize=TINY, color=GREY, va="top", style="italic")
+    scale = _scale([cell for _, cell in cells])
+    for j, cell in cells:
+        _cell(ax, cell, LABEL_WIDTH + width * j + PAD, width - 2 * PAD, top, scale)
+
+
+def _scale(cells: list[Finding]) -> tuple[float, float]:
+    """Returns the common range of the cells: values, nulls, predictions and noise; intervals may be wider and are cut off."""
+    numbers: list[float] = []
+    for cell in cells:
+        noise = cell.row.on_noise if cell.row.scope == "any data" else None
+        numbers += [number for number in (cell.row.value, cell.row.predicted, noise) if number is not None]
+        for row in filter(None, (cell.row, cell.own)):
+            numbers += [row.null.low, row.null.high] if row.null is not None and row.null.draws else []
+    low, high = min(numbers, default=0.0), max(numbers, default=1.0)
+    margin = 0.06 * (high - low) or 0.5
+    return low - margin, high + margin
+
+
+def _cell(ax: "Axes", cell: Finding, left: float, width: float, top: float, scale: tuple[float, float]) -> None:
+    """Draws one cell: the plotted line and two lines of text."""
+    row, y = cell.row, top + PLOT
+    centre = left + width / 2
+
+    def x(number: float) -> float:
+        share = (number - scale[0]) / (scale[1] - scale[0])
+        return left + width * min(1.0, max(0.0, share))
+
+    if row.value is None:
+        reason = textwrap.fill(textwrap.shorten(cell.reason, 60, placeholder="…"), max(10, int(width / 0.048)))
+        ax.text(centre, top + 0.2, reason, ha="center", va="top", fontsize=TINY, color=GREY, linespacing=1.05)
+        return
+    ax.plot((left, left + width), (y, y), color="#E4E7EB", linewidth=0.8, zorder=1)
+    if row.null is not None and row.null.draws:
+        low, high = x(row.null.low), x(row.null.high)
+        ax.fill_between((low, max(high, low + 0.01)), y - 0.055, y + 0.055, color="#C9CED5", linewidth=0, zorder=2)
+        ax.plot([x(row.null.median)] * 2, (y - 0.075, y + 0.075), color=GREY, linewidth=1, zorder=3)
+    if cell.own is not None and cell.own.null is not None and cell.own.null.draws:
+        low, high = x(cell.own.null.low), x(cell.own.null.high)
+        box = ((low, low, max(high, low + 0.01), max(high, low + 0.01)), (y, y + 0.055, y + 0.055, y))
+        ax.fill(*box, facecolor="#F2D9A6", edgecolor="#A67C1F", linewidth=0.6, zorder=2.5)
+    if row.predicted is not None:
+        ax.plot([x(row.predicted)] * 2, (y - 0.085, y + 0.085), color=INK, linewidth=0.9, linestyle=(0, (2, 1.4)), zorder=3)
+    if row.scope == "any data" and row.on_noise is not None:
+        ax.plot(
+            [x(row.on_noise)], [y], marker="D", markersize=3.6, markerfacecolor="white", markeredgecolor=INK, markeredgewidth=0.8, zorder=4
+        )
+    tint = {"as predicted": colour(cell.theory.name), "any data": colour(cell.theory.name), "opposite": ALARM}.get(cell.outcome, GREY)
+    if row.interval is not None:
+        ax.plot((x(row.interval[0]), x(row.interval[1])), (y, y), color=tint, linewidth=1.4, solid_capstyle="butt", zorder=5)
+    ax.plot([x(row.value)], [y], marker="o", markersize=4.2, color=tint, zorder=6)
+    ax.text(centre, y + 0.11, short(row.value, row), ha="center", va="top", fontsize=SMALL, color=INK, weight="bold")
+    lines = [interval_text(row), verdict_text(cell)]
+    for number, text in enumerate(filter(None, lines)):
+        ax.text(
+            centre,
+            y + 0.225 + 0.1 * number,
+            text,
+            ha="center",
+            va="top",
+            fontsize=TINY,
+            color=ALARM if cell.outcome == "opposite" and number == len(lines) - 1 else INK,
+        )
+
+
+def verdict_text(cell: Finding) -> str:
+    """Returns agreement and p-value of a cell, or the reason why it has none, in at most 24 characters."""
+    row = cell.row
+    agreement = "" if row.agreement is None or not math.isfinite(row.agreement) else f"agr. {format.number(row.agreement, 2)}"
+    if row.agreement is not None and row.agreement > 1:
+        agreement += " (over)"
+    test = f"{MARKS.get(cell.outcome, '')}p = {p_text(row.p)}" if row.p is not None else ""
+    return ", ".join(filter(None, (agreement, test))) or ("no p" if row.null is not None else "no null")
+
+
+def p_text(p: float) -> str:
+    """Formats a p-value: ``.005``, ``.0006``."""
+    return f"{p:.1g}".lstrip("0") if p < 0.001 else f"{p:.3f}".lstrip("0") if p < 0.1 else f"{p:.2f}".lstrip("0")
+
+
+def _legend(ax: "Axes", height: float) -> None:
+    y, texts = height - LEGEND / 2 + 0.03, {"fontsize": TINY, "va": "center", "color": INK}
+    ax.plot((0, WIDTH), (height - LEGEND, height - LEGEND), color="#D5D9DE", linewidth=0.7)
+    ax.fill_between((0.05, 0.25), y - 0.045, y + 0.045, color="#C9CED5", linewidth=0)
+    ax.text(0.29, y, "null (networks: untrained)", **texts)
+    ax.fill_between((1.5, 1.7), y - 0.03, y + 0.03, facecolor="#F2D9A6", edgecolor="#A67C1F", linewidth=0.6)
+    ax.text(1.74, y, "the metric's own null", **texts)
+    ax.plot([2.78] * 2, (y - 0.07, y + 0.07), color=INK, linewidth=0.9, linestyle=(0, (2, 1.4)))
+    ax.text(2.84, y, "prediction", **texts)
+    ax.plot((3.42, 3.62), (y, y), color=INK, linewidth=1.4)
+    ax.plot([3.52], [y], marker="o", markersize=4.2, color=INK)
+    ax.text(3.66, y, "mean over seeds, 95 % interval", **texts)
+    ax.plot([5.12], [y], marker="D", markersize=3.6, markerfacecolor="white", markeredgecolor=INK, markeredgewidth=0.8)
+    ax.text(5.19, y, "on noise", **texts)
+    ax.text(5.68, y, "✓ as predicted  ~ explained  ✗ opposite", **texts)
+
+
+def table(found: Findings) -> table_model.Table | None:
+    """Returns the numbers of the matrix, one line per cell; None if nothing was found."""
+    if not found:
+        return None
+    several = len({finding.data for finding in found.all}) > 1
+    blocks = []
+    for theory in found.theories:
+        lines, before = [], ""
+        for finding in (finding for finding in found.all if finding.theory is theory):
+            quantity = "" if finding.row.quantity == before else finding.row.quantity
+            before = finding.row.quantity
+            lines.append(Line(_cells(finding, quantity, several)))
+        blocks.append(Block(Plain(theory.title), tuple(lines), strong=True))
+    legend = (
+        f"{format.several(found.tests, 'test')}; q is the p-value adjusted for the false discovery rate (Benjamini and Hochberg). "
+        + " ".join(f"{outcome.capitalize()}: {meaning}." for outcome, meaning in OUTCOMES.items())
+    )
+    return table_model.Table("matrix", "The numbers of the matrix.", COLUMNS, tuple(blocks), legend).without_empty()
+
+
+COLUMNS = (
+    Column("on", 16, "on"),
+    Column("quantity", 19),
+    Column("value", 13, "n"),
+    Column("predicted", 8, "n"),
+    Column("null", 14, "n"),
+    Column("on noise", 8, "n"),
+    Column("agreement", 7, "n"),
+    Column("p (q)", 9, "n"),
+    Column("outcome", 10),
+)
+
+
+def _cells(finding: Finding, quantity: str, several: bool) -> tuple[table_model.Cell, ...]:
+    row = finding.row
+    where = f"trained {finding.model}" if finding.view == "network" else format.view_name(finding.model)
+    seeds = format.several(finding.seeds, "seed") if finding.seeds > 1 else ""
+    value = (Strong(short(row.value, row)), Note(", ".join(filter(None, (interval_text(row), seeds))))) if row.value is not None else ""
+    null = () if row.null is None or not row.null.draws else (short(row.null.median, row), Note(null_text(row)))
+    p = "" if row.p is None or finding.q is None else f"{p_text(row.p)} ({p_text(finding.q)})"
+    return (
+        Plain(f"{finding.data}: {where}" if several else where),
+        quantity,
+        value,
+        format.NOTHING if row.predicted is None else short(row.predicted, row),
+        null,
+        format.NOTHING if row.on_noise is None or row.scope != "any data" else short(row.on_noise, row),
+        format.NOTHING if row.agreement is None else format.number(row.agreement, 2),
+        p,
+        (finding.outcome, Note(finding.reason)) if finding.reason else finding.outcome,
+    )
+
+
+def section(aggregate: Aggregate) -> dict[str, Any] | None:
+    """Returns the first section of the page: sentences, figure and numbers; None if nothing was compared."""
+    found = findings(aggregate)
+    if not found:
+        return None
+    tests = f"{format.several(found.tests, 'test')}, false discovery rate at most {100 * LEVEL:.0f}\u00a0%."
+    figure = inline(lambda: matrix(found), "findings-matrix", "The headline of each theory on the data and in the networks")
+    return {"sentences": sentences(found), "matrix": figure, "caption": tests, "table": table(found)}

@@ -88,16 +88,27 @@ def test_sentences_say_what_noise_gives_and_how_many_networks_moved():
         *on_data(RR, (0.4, 0.41, 0.42), unit="share"),
     ]
     first, second = sentences(found(*rows))
-    assert first.startswith("Attention as a support vector machine. On the raw tokens of mine, the cosine")
+    assert first.startswith("Attention as a support vector machine: on the raw tokens of mine, the cosine")
     assert "0.991" in first
-    assert "on noise of the same shape it is 0.993, so it is no finding about these data" in first
-    assert "in 1 of 2 trained networks (ViT: 31" in first
-    assert "1 cannot be distinguished from them (CRATE (paper form)" in first
+    assert "as on noise (0.993), so it is no finding about these data" in first
+    assert "in 1 of 2 trained networks the cosine to the max-margin direction lies above that of untrained ones, as predicted" in first
+    assert "(10 to 31 against 10.3)" in first
     assert "41.0\u00a0%" in second
-    assert "it is a property of these data" in second
+    assert "p = .005), a property of these data, 26\u00a0% of the way from chance to the prediction" in second
     other = sentences(found(*on_data(SVM, (0.99, 0.991, 0.992), scope="any data", on_noise=0.3)))[0]
-    assert "0.300" in other
+    assert "on noise it is 0.300" in other
     assert "no finding" not in other
+
+
+def test_a_value_that_its_own_null_explains_is_no_finding():
+    own = Null("sign flips", tuple(np.linspace(25, 40, 19)))
+    rows = [*in_network(SVM, (30.0, 31.0, 32.0)), *in_network(SVM, (30.0, 31.0, 32.0), null=own, setting="null: sign flips")]
+    (finding,) = found(*rows).all
+    assert (finding.outcome, finding.row.null.kind, finding.own.null.kind) == ("explained", UNTRAINED, "sign flips")
+    assert "but in 1 (ViT) sign flips give as much" in sentences(found(*rows))[0]
+    below = Null("sign flips", tuple(np.linspace(5, 20, 19)))
+    rows[3:] = in_network(SVM, (30.0, 31.0, 32.0), null=below, setting="null: sign flips")
+    assert found(*rows).all[0].outcome == "as predicted"
 
 
 def test_at_most_five_sentences():
@@ -119,7 +130,7 @@ def test_the_figure_and_the_table_of_the_matrix():
     figure = matrix.matrix(both)
     texts = [text.get_text() for text in figure.axes[0].texts]
     assert "0.410" in texts
-    assert any(text.startswith("agr. 0.26") and "✓ p = .005" in text for text in texts)
+    assert {"agreement 0.26", "✓ p = .005", "[0.385, 0.435]"} <= set(texts)
     table = matrix.table(both)
     assert [column.head for column in table.columns][:3] == ["on", "quantity", "value"]
     assert len(table.lines) == 2

@@ -6,6 +6,8 @@ whose scope is "any data" is a theorem about descent or an identity. Random data
 number on noise stands beside it.
 """
 
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -148,11 +150,11 @@ def _of_theory(aggregate: Aggregate, theory: Theory) -> list[Finding]:
     """Returns the findings of one theory, without adjusted p-values."""
     entries: list[tuple[View, Entry]] = []
     if theory.on_data is not None:
-        on_data = aggregate.select(theory=theory.name, kind="on data", quantity=theory.on_data.headline, layer=None)
-        entries += [("features" if entry.row.model else "raw tokens", entry) for entry in on_data]
+        for entry in aggregate.select(theory=theory.name, kind="on data", quantity=theory.on_data.headline, layer=None):
+            entries.append(("features" if entry.row.model else "raw tokens", entry))
     if theory.in_networks is not None:
-        inside = aggregate.select(theory=theory.name, kind="in network", quantity=theory.in_networks.headline, layer=None, head=None)
-        entries += [("network", entry) for entry in inside]
+        for entry in aggregate.select(theory=theory.name, kind="in network", quantity=theory.in_networks.headline, layer=None, head=None):
+            entries.append(("network", entry))
     found: list[Finding] = []
     own: dict[tuple[str, str], Measurement] = {}
     for view, entry in entries:
@@ -172,45 +174,70 @@ def _of_theory(aggregate: Aggregate, theory: Theory) -> list[Finding]:
 
 
 def sentences(found: Findings) -> list[str]:
-    """Returns at most five sentences, one per theory, the most decided first, and then in the order of the theories.
+    """Returns the :func:`statements` as sentences: ``"Scan and snap: on the raw tokens ..."``."""
+    return [f"{title}: {text}." for title, text in statements(found)]
 
-    Each states the headline on the raw tokens with its interval, its null and its value on noise, and in how many networks training moved
-    the theory's quantity as predicted.
+
+def statements(found: Findings) -> list[tuple[str, str]]:
+    """Returns at most five pairs (title of a theory, what was found), without full stops.
+
+    Of more than five theories, those with the most decided outcomes are chosen. A statement gives the headline on the raw tokens with its
+    interval, its null and, if it holds for any data, its value on noise; then the number of trained networks in which the theory's quantity
+    differs as predicted from untrained ones. Dollars enclose formulas; those in names of data and networks are escaped, ``"\\$"``.
     """
     by_theory = [(theory, [finding for finding in found.all if finding.theory is theory]) for theory in found.theories]
     decided = sorted(by_theory, key=lambda pair: -sum(finding.outcome in ("as predicted", "opposite") for finding in pair[1]))
     chosen = {theory.name for theory, _ in decided[:MAX_SENTENCES]}
-    return [text for theory, cells in by_theory if theory.name in chosen and (text := _sentence(theory, cells))]
+    names = sorted({name for finding in found.all for name in (finding.data, finding.model) if "$" in name}, key=len, reverse=True)
+    pairs = []
+    for theory, cells in by_theory:
+        if theory.name in chosen and (text := _statement(cells)):
+            for name in names:
+                text = text.replace(name, re.sub(r"\\*\$", r"\\$", name))
+            pairs.append((theory.title, text))
+    return pairs
 
 
-def _sentence(theory: Theory, cells: Sequence[Finding]) -> str:
-    """Returns the sentence about one theory; empty if nothing was measured."""
+def _statement(cells: Sequence[Finding]) -> str:
+    """Returns the statement about the findings of one theory; empty if nothing was measured."""
     on_data = [cell for cell in cells if cell.view != "network" and cell.row.value is not None]
     raw = [cell for cell in on_data if cell.view == "raw tokens"] or on_data
     inside = [cell for cell in cells if cell.view == "network" and cell.row.value is not None]
-    parts = list(filter(None, (_on_data(raw[0]) if raw else "", _in_networks(inside))))
-    return f"{theory.title}. {' '.join(f'{part[0].upper()}{part[1:]}.' for part in parts)}" if parts else ""
+    return "; ".join(filter(None, (_on_data(raw[0]) if raw else "", _in_networks(inside))))
 
 
 def _on_data(cell: Finding) -> str:
     """Describes the headline on one view of the data."""
-    row, where = cell.row, f"the {format.view_name(cell.model)} of {cell.data}"
-    text = f"on {where}, the {row.quantity} is {value_text(row)}"
+    row, facts = cell.row, []
     if row.predicted is not None:
-        text += f", where the theory predicts {format.amount(row.predicted, row.unit)}{' in the limit' if row.basis == 'limit' else ''}"
+        facts.append(f"predicted {plain_number(row.predicted, row)}{' in the limit' if row.basis == 'limit' else ''}")
     elif row.threshold is not None and row.op is not None:
-        text += f", where the theory predicts {format.threshold(row.op, row.threshold, row.unit)}"
-    text += f" and {null_text(row)}" if null_text(row) else ""
+        facts.append(f"predicted at {'most' if row.op == '<=' else 'least'} {plain_number(row.threshold, row)}")
+    if row.p is not None and row.null is not None:
+        facts.append(f"{row.null.kind} {plain_number(row.null.median, row)}, p = {p_text(row.p)}")
+    elif null_text(row):
+        facts.append(null_text(row))
+    where = f"the {format.view_name(cell.model)} of {cell.data}"
+    known = f" ({'; '.join(facts)})" if facts else ""
+    text = f"on {where}, the {row.quantity} is {value_text(row)}{known}"
+    share = "" if row.agreement is None else f", {format.number(100 * row.agreement, 2)}\u00a0% of the way from chance to the prediction"
     text += {
-        "as predicted": f" (p = {format.number(row.p, 2)}), so it is a property of these data",
-        "at chance": f" (p = {format.number(row.p, 2)}), so it cannot be distinguished from chance",
-        "opposite": f" (p = {format.number(row.p, 2)}): the data lie on the other side",
+        "as predicted": f", a property of these data{share}",
+        "at chance": ", which is not distinguishable from chance",
+        "opposite": ", which lies on the side opposite to the prediction",
+        "any data": ", no better than its null" if _within_null(row) else "",
     }.get(cell.outcome, "")
     if row.scope == "any data" and row.on_noise is not None:
-        text += (
-            f"; on noise of the same shape it is {short(row.on_noise, row)}{', so it is no finding about these data' * _as_on_noise(row)}"
-        )
+        noise = plain_number(row.on_noise, row)
+        text += f", as on noise ({noise}), so it is no finding about these data" if _as_on_noise(row) else f"; on noise it is {noise}"
     return text
+
+
+def _within_null(row: Measurement) -> bool:
+    """Returns whether the value lies within the range of its null, or beyond it on the side opposite to the prediction."""
+    if row.value is None or row.null is None or len(row.null.draws) < 2:
+        return False
+    return row.null.low <= row.value <= row.null.high or format.unexpected_side(row)
 
 
 def _as_on_noise(row: Measurement) -> bool:
@@ -226,35 +253,31 @@ def _in_networks(cells: Sequence[Finding]) -> str:
         return ""
     groups = {outcome: [cell for cell in cells if cell.outcome == outcome] for outcome in OUTCOMES}
     row, total = cells[0].row, len(cells)
+    if len(groups["not tested"]) == total:
+        return f"in {cells[0].model}, the {row.quantity} is {value_text(row)} ({cells[0].reason})"
+    beyond = len(groups["as predicted"]) + len(groups["explained"])
     direction = {">=": "above", "<=": "below"}.get(row.side or "", "near")
-    if not any(groups[outcome] for outcome in ("as predicted", "explained", "at chance", "opposite")):
-        return f"in {cells[0].model}, the {row.quantity} is {value_text(row)}; {cells[0].reason}"
-    count = len(groups["as predicted"])
-    amount = "every trained network" if count == total else f"{count} of {total} trained networks" if count else "no trained network"
-    text = f"the {row.quantity} lies {direction} that of untrained networks, as expected, in {amount}"
-    if shown := groups["as predicted"]:
-        text += f" ({_listed(shown)})"
+    values = _span([cell.row.value for cell in cells], row)
+    medians = _span([cell.row.null.median for cell in cells if cell.row.null is not None], row)
+    count = "no trained network" if not beyond else "the trained network" if total == 1 else f"{beyond} of {total} trained networks"
+    text = f"in {count} the {row.quantity} lies {direction} that of untrained ones, as predicted ({values} against {medians})"
     if shown := groups["explained"]:
-        assert shown[0].own is not None
-        assert shown[0].own.null is not None
-        kind = shown[0].own.null.kind
-        text += f"{', and' if count else ':'} in {len(shown)} it does, but {kind} give as much ({_listed(shown, own=True)})"
+        kind = shown[0].own.null.kind if shown[0].own is not None and shown[0].own.null is not None else "its own null"
+        text += f", but in {len(shown)} ({_names(shown)}) {kind} give as much"
     if shown := groups["opposite"]:
-        text += f", and on the other side in {len(shown)} ({_listed(shown)})"
-    if shown := groups["at chance"]:
-        others = count or groups["opposite"] or groups["explained"]
-        text += f"{',' if others else ':'} {len(shown)} cannot be distinguished from them ({_listed(shown)})"
+        text += f", and in {len(shown)} ({_names(shown)}) on the opposite side"
     return text
 
 
-def _listed(cells: Sequence[Finding], *, own: bool = False) -> str:
-    """Lists networks with value, interval and the median of their null: untrained networks, or the metric's own null."""
-    rows = [(cell.model, cell.row, cell.own if own else cell.row) for cell in cells]
-    return "; ".join(
-        f"{model}: {value_text(row)} against {short(null.null.median, row)}"
-        for model, row, null in rows
-        if null is not None and null.null is not None
-    )
+def _names(cells: Sequence[Finding]) -> str:
+    return ", ".join(cell.model for cell in cells)
+
+
+def _span(numbers: "Sequence[float | None]", row: Measurement) -> str:
+    """Formats the smallest and the largest number: ``"0.11 to 0.16"``."""
+    known = [number for number in numbers if number is not None]
+    ends = list(dict.fromkeys(plain_number(number, row) for number in (min(known), max(known)))) if known else [format.NOTHING]
+    return " to ".join(ends)
 
 
 def value_text(row: Measurement) -> str:
@@ -270,17 +293,33 @@ def interval_text(row: Measurement) -> str:
 
 
 def short(value: float, row: Measurement) -> str:
-    """Formats a number with three digits, a share in per cent with one decimal."""
+    """Formats a number of a row: with two digits of the half-width of its interval, otherwise with three digits; a share in per cent."""
+    if row.unit == "share":
+        return f"{100 * value:.1f}\u00a0%".replace("-", "−")
+    half = 0.0 if row.interval is None else (row.interval[1] - row.interval[0]) / 2
+    if not 1e-6 < half < 100:
+        return format.number(value)
+    return f"{value:.{min(4, max(0, 1 - math.floor(math.log10(half))))}f}".replace("-", "−")
+
+
+def plain_number(value: float, row: Measurement) -> str:
+    """Formats a number with three digits, a share in per cent."""
     return f"{100 * value:.1f}\u00a0%".replace("-", "−") if row.unit == "share" else format.number(value)
 
 
 def null_text(row: Measurement) -> str:
-    """Describes the null of a row: ``"permuted labels give 0.12 (0.10 … 0.14)"``; empty without null."""
+    """Describes the null of a row: ``"permuted labels: 0.12, 0.10 … 0.14"``, the median and the range; empty without null."""
     if row.null is None or not row.null.draws:
         return ""
-    if len(row.null.draws) == 1:
-        return f"{row.null.kind} gives {short(row.null.low, row)}"
-    return f"{row.null.kind} give {short(row.null.median, row)} ({short(row.null.low, row)} … {short(row.null.high, row)})"
+    low, median, high = (plain_number(number, row) for number in (row.null.low, row.null.median, row.null.high))
+    return f"{row.null.kind}: {median}{f', {low} … {high}' if len(row.null.draws) > 1 else ''}"
+
+
+def p_text(p: float | None) -> str:
+    """Formats a p-value: ``".005"``, ``".0006"``, ``".35"``."""
+    if p is None:
+        return format.NOTHING
+    return (f"{p:.1g}" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}").removeprefix("0")
 
 
 def against(row: Measurement) -> str:

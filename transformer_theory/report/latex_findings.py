@@ -102,7 +102,7 @@ def _note(found: Findings, omitted: str, reasons: Sequence[str]) -> str:
     """Explains the marks in one line, and the letters in further lines."""
     tests = format.several(found.tests, "test")
     marks = (
-        rf"\textbf{{Bold}}: as predicted (FDR $\le$ {LEVEL:g}, {tests}). \TTchance{{Grey}}: at chance. "
+        rf"\textbf{{Bold}}: as predicted (FDR $\le$ {LEVEL:g}, {tests}). \TTchance{{Grey}}: a null explains the value. "
         rf"$^\dagger$: opposite side. $^\circ$: about any data.{omitted}"
     )
     letters = "; ".join(rf"\textsuperscript{{{_letter(index)}}}~{prose(reason)}" for index, reason in enumerate(reasons))
@@ -209,7 +209,7 @@ def _parts(cell: Finding | None, short: bool) -> list[str]:
     if row.scope == "any data":  # a p-value would not be evidence about these data
         rest += [f"noise\u00a0{findings.short(row.on_noise, row)}"] if row.on_noise is not None else []
     elif row.p is not None:
-        rest.append(f"p\u00a0= {format.number(row.p, 2)}")
+        rest.append(f"p\u00a0= {findings.p_text(row.p)}")
     return list(filter(None, (findings.short(row.value, row), interval, ", ".join(rest) + ("," * bool(rest and agreement)) + agreement)))
 
 
@@ -231,7 +231,9 @@ def _cell(cell: Finding | None, reasons: list[str], short: bool) -> str:
             reasons.append(cell.reason)
         value = rf"{value}\textsuperscript{{{_letter(reasons.index(cell.reason))}}}"
     lines = [value, *others]
-    return r"\newline ".join(rf"\TTchance{{{line}}}" for line in lines) if outcome == "at chance" else r"\newline ".join(lines)
+    if outcome in ("at chance", "explained"):
+        lines = [rf"\TTchance{{{line}}}" for line in lines]
+    return r"\newline ".join(lines)
 
 
 def _letter(index: int) -> str:
@@ -258,15 +260,5 @@ def _breakable(name: str) -> str:
 
 def itemize(found: Findings) -> str:
     r"""Returns the sentences about the findings as an ``itemize`` list; empty if there are none."""
-    items = [rf"\item {prose(sentence)}" for sentence in sentences(found)]
+    items = [rf"\item {prose(sentence)}" for sentence in findings.sentences(found)]
     return "\n".join([r"\begin{itemize}", *items, r"\end{itemize}", ""]) if items else ""
-
-
-def sentences(found: Findings) -> list[str]:
-    """Returns the sentences about the findings, in which dollars enclose formulas: dollars in names of data and networks are escaped."""
-    names = {name for finding in found.all for name in (finding.data, finding.model) if "$" in name}
-    texts = findings.sentences(found)
-    for name in sorted(names, key=len, reverse=True):
-        literal = re.sub(r"\\*\$", r"\\$", name)  # "\$" is a literal dollar
-        texts = [text.replace(name, literal) for text in texts]
-    return texts

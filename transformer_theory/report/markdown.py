@@ -6,9 +6,8 @@ from ..core.sources import Source
 from ..core.statistics import LEVEL
 from . import findings, format, tables
 from .aggregate import Aggregate
-from .findings import Finding, Findings
+from .findings import Finding, Findings, sentences
 from .formulas import spans
-from .latex_findings import sentences
 from .table_model import Cell, Code, Note, Piece, Plain, Strong, StrongNote, Table, pieces
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~$#])")
@@ -52,7 +51,8 @@ def matrix(found: Findings) -> str:
         lines.append(_line([name, *("" if cell is None else _finding(cell) for cell in cells.values())]))
     marks = (
         f"Bold: as predicted (false discovery rate at most {LEVEL:g}, {format.several(found.tests, 'test')}); ↓: on the side opposite to "
-        "the prediction; ≈: at chance. In brackets: the 95 % interval. A: agreement with a predicted number (0: chance, 1: prediction)."
+        "the prediction; ≈: a null explains the value. In brackets: the 95 % interval. "
+        "A: agreement with a predicted number (0: chance, 1: prediction)."
     )
     return "\n".join([*lines, "", _prose(marks)])
 
@@ -63,11 +63,13 @@ def _finding(cell: Finding) -> str:
     if row.value is None:
         return f"{format.NOTHING} {_prose(cell.reason)}"
     value = escape(findings.value_text(row))
-    value = {"as predicted": f"**{value}**", "opposite": f"{value} ↓", "at chance": f"≈ {value}"}.get(cell.outcome, value)
+    chance = f"≈ {value}"
+    marked = {"as predicted": f"**{value}**", "opposite": f"{value} ↓", "at chance": chance, "explained": chance}
+    value = marked.get(cell.outcome, value)
     numbers = [findings.against(row)]
     if row.scope == "any data":
         numbers.append("any data" if row.on_noise is None else f"noise {findings.short(row.on_noise, row)}")
-    numbers += [f"p = {format.number(row.p, 2)}"] if row.p is not None else []
+    numbers += [f"p = {findings.p_text(row.p)}"] if row.p is not None else []
     numbers += [f"A = {format.number(row.agreement, 2)}"] if row.agreement is not None else []
     reason = _prose(cell.reason) if cell.outcome == "not tested" else ""
     return "<br>".join(filter(None, (value, escape(", ".join(filter(None, numbers))), reason)))

@@ -14,7 +14,7 @@ from ..core.statistics import LEVEL
 from ..core.theory import Theory
 from . import format, table_model
 from .aggregate import Aggregate
-from .findings import OUTCOMES, Finding, Findings, View, findings, interval_text, null_text, sentences, short
+from .findings import OUTCOMES, Finding, Findings, View, findings, interval_text, null_text, p_text, short, statements
 from .html import inline
 from .table_model import Block, Column, Line, Note, Plain, Strong
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH, LABEL_WIDTH, HEADER, ROW, LEGEND = 7.2, 1.0, 0.5, 0.86, 0.3  # inches
+WIDTH, LABEL_WIDTH, HEADER, ROW, LEGEND = 7.2, 1.0, 0.5, 0.92, 0.3  # inches
 PAD = 0.06  # inches between cells
 SMALL, TINY = 6.6, 5.8  # font sizes, points
 PLOT = 0.36  # height of the plotted line above the bottom of its row, inches
@@ -125,49 +125,36 @@ def _cell(ax: "Axes", cell: Finding, left: float, width: float, top: float, scal
         ax.plot((x(row.interval[0]), x(row.interval[1])), (y, y), color=tint, linewidth=1.4, solid_capstyle="butt", zorder=5)
     ax.plot([x(row.value)], [y], marker="o", markersize=4.2, color=tint, zorder=6)
     ax.text(centre, y + 0.11, short(row.value, row), ha="center", va="top", fontsize=SMALL, color=INK, weight="bold")
-    lines = [interval_text(row), verdict_text(cell)]
-    for number, text in enumerate(filter(None, lines)):
-        ax.text(
-            centre,
-            y + 0.225 + 0.1 * number,
-            text,
-            ha="center",
-            va="top",
-            fontsize=TINY,
-            color=ALARM if cell.outcome == "opposite" and number == len(lines) - 1 else INK,
-        )
+    for number, text in enumerate(filter(None, (interval_text(row), *verdict_lines(cell)))):
+        last = ALARM if cell.outcome == "opposite" and "p = " in text else INK
+        ax.text(centre, y + 0.225 + 0.095 * number, text, ha="center", va="top", fontsize=TINY, color=last)
 
 
-def verdict_text(cell: Finding) -> str:
-    """Returns agreement and p-value of a cell, or the reason why it has none, in at most 24 characters."""
-    row = cell.row
-    agreement = "" if row.agreement is None or not math.isfinite(row.agreement) else f"agr. {format.number(row.agreement, 2)}"
-    if row.agreement is not None and row.agreement > 1:
-        agreement += " (over)"
-    test = f"{MARKS.get(cell.outcome, '')}p = {p_text(row.p)}" if row.p is not None else ""
-    return ", ".join(filter(None, (agreement, test))) or ("no p" if row.null is not None else "no null")
-
-
-def p_text(p: float) -> str:
-    """Formats a p-value: ``.005``, ``.0006``."""
-    return f"{p:.1g}".lstrip("0") if p < 0.001 else f"{p:.3f}".lstrip("0") if p < 0.1 else f"{p:.2f}".lstrip("0")
+def verdict_lines(cell: Finding) -> list[str]:
+    """Returns the agreement of a cell and its p-value; "no p" if it has neither."""
+    row, lines = cell.row, []
+    if row.agreement is not None and math.isfinite(row.agreement):
+        lines.append(f"agreement {format.number(row.agreement, 2)}{' (over)' if row.agreement > 1 else ''}")
+    if row.p is not None:
+        lines.append(f"{MARKS.get(cell.outcome, '')}p = {p_text(row.p)}")
+    return lines or ["no p" if row.null is not None else "no null"]
 
 
 def _legend(ax: "Axes", height: float) -> None:
     y, texts = height - LEGEND / 2 + 0.03, {"fontsize": TINY, "va": "center", "color": INK}
     ax.plot((0, WIDTH), (height - LEGEND, height - LEGEND), color="#D5D9DE", linewidth=0.7)
-    ax.fill_between((0.05, 0.25), y - 0.045, y + 0.045, color="#C9CED5", linewidth=0)
-    ax.text(0.29, y, "null (networks: untrained)", **texts)
-    ax.fill_between((1.5, 1.7), y - 0.03, y + 0.03, facecolor="#F2D9A6", edgecolor="#A67C1F", linewidth=0.6)
-    ax.text(1.74, y, "the metric's own null", **texts)
-    ax.plot([2.78] * 2, (y - 0.07, y + 0.07), color=INK, linewidth=0.9, linestyle=(0, (2, 1.4)))
-    ax.text(2.84, y, "prediction", **texts)
-    ax.plot((3.42, 3.62), (y, y), color=INK, linewidth=1.4)
-    ax.plot([3.52], [y], marker="o", markersize=4.2, color=INK)
-    ax.text(3.66, y, "mean over seeds, 95 % interval", **texts)
-    ax.plot([5.12], [y], marker="D", markersize=3.6, markerfacecolor="white", markeredgecolor=INK, markeredgewidth=0.8)
-    ax.text(5.19, y, "on noise", **texts)
-    ax.text(5.68, y, "✓ as predicted  ~ explained  ✗ opposite", **texts)
+    ax.fill_between((0.03, 0.2), y - 0.045, y + 0.045, color="#C9CED5", linewidth=0)
+    ax.text(0.24, y, "null (networks: untrained)", **texts)
+    ax.fill_between((1.42, 1.59), y - 0.03, y + 0.03, facecolor="#F2D9A6", edgecolor="#A67C1F", linewidth=0.6)
+    ax.text(1.63, y, "metric's own null", **texts)
+    ax.plot([2.5] * 2, (y - 0.07, y + 0.07), color=INK, linewidth=0.9, linestyle=(0, (2, 1.4)))
+    ax.text(2.55, y, "prediction", **texts)
+    ax.plot((3.1, 3.28), (y, y), color=INK, linewidth=1.4)
+    ax.plot([3.19], [y], marker="o", markersize=4.2, color=INK)
+    ax.text(3.32, y, "mean over seeds, 95 % interval", **texts)
+    ax.plot([4.78], [y], marker="D", markersize=3.6, markerfacecolor="white", markeredgecolor=INK, markeredgewidth=0.8)
+    ax.text(4.84, y, "on noise", **texts)
+    ax.text(WIDTH - 0.03, y, "✓ as predicted  ~ explained  ✗ opposite", **{**texts, "ha": "right"})
 
 
 def table(found: Findings) -> table_model.Table | None:
@@ -230,4 +217,4 @@ def section(aggregate: Aggregate) -> dict[str, Any] | None:
         return None
     tests = f"{format.several(found.tests, 'test')}, false discovery rate at most {100 * LEVEL:.0f}\u00a0%."
     figure = inline(lambda: matrix(found), "findings-matrix", "The headline of each theory on the data and in the networks")
-    return {"sentences": sentences(found), "matrix": figure, "caption": tests, "table": table(found)}
+    return {"statements": statements(found), "matrix": figure, "caption": tests, "table": table(found)}

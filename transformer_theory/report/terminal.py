@@ -9,8 +9,7 @@ from ..core.result import Result
 from ..core.theory import Theory
 from . import format, tables
 from .aggregate import NETWORK, aggregate
-from .findings import Finding, findings, interval_text, sentences, short
-from .matrix import p_text
+from .findings import Finding, findings, interval_text, p_text, sentences, short
 from .unicode_math import plain
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ The class, the halves and the sets are random but the same for all seeds, and de
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -146,7 +146,7 @@ def measure(problem: Problem, generator: torch.Generator, *, draws: int) -> Iter
 def _head_accuracy(task: Task, draws: int) -> Measurement:
     """Returns the head's accuracy on the held-out inputs; the null permutes their labels."""
     n = len(task.sign)
-    where = {
+    where: dict[str, Any] = {
         "unit": "share",
         "side": ">=",
         "split": "validation",

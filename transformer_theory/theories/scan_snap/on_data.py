@@ -26,7 +26,7 @@ from torch import Generator, Tensor
 from ...core.measurement import Arrays, Measurement, Null, Op, Table, judge
 from ...core.result import Result
 from ...core.sources import Source
-from ...core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, fixed_generator, with_interval
+from ...core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, with_interval
 from ...core.theory import OnData, Unsupported
 from ...core.validation import integers, positive
 from ...data.ids import sequence_ids
@@ -150,7 +150,7 @@ def analyse(
         eta_y, eta_z: learning rates of decoder and attention, in (0, 1e6]. The theory assumes that eta_y is much larger.
         draws: number of permutations of the held-out next tokens. Up to 19 models are trained on shuffled next tokens as well. 0: no nulls,
             and no verdict on held-out distinctness.
-        seed: seed of the batches. Held-out sequences, permutations and shuffles do not depend on it.
+        seed: seed of the held-out sequences and the batches. Permutations and shuffles do not depend on it.
         words: word of each id, for printing, e.g. ``data.words`` of a text. None: ids are printed.
     Returns:
         The comparisons, with their assumptions measured, and the skipped queries with their reasons.
@@ -169,7 +169,7 @@ def analyse(
     for query in most_frequent(query_ids, queries).tolist():
         generator = torch.Generator().manual_seed(seed)  # one per query, so that its numbers do not depend on the other queries
         matching = int((query_ids == query).sum())
-        data = select_query(ids, query_ids, next_ids, query_id=query, vocab_size=M, max_classes=max_classes, generator=fixed_generator())
+        data = select_query(ids, query_ids, next_ids, query_id=query, vocab_size=M, max_classes=max_classes, generator=generator)
         if isinstance(data, Unsupported):
             skipped.append(SkippedQuery(query, matching, data.reason))
             continue
@@ -378,7 +378,7 @@ def measure(problem: NextTokenProblem, generator: Generator, *, draws: int) -> I
 
     Args:
         problem: the sequences.
-        generator: draws the seed of :func:`analyse`, which draws batches.
+        generator: draws the seed of :func:`analyse`, which draws held-out sequences and batches.
         draws: number of permutations of the held-out next tokens; up to 19 models learn shuffled next tokens. 0: no nulls.
     """
     seed = int(torch.randint(2**31, (1,), generator=generator))

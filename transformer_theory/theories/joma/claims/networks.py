@@ -56,7 +56,7 @@ def _padded(generator: Generator, *, repeated: bool) -> Evidence:
 
 
 def _gaussian(generator: Generator, *, finite: bool) -> Evidence:
-    """Measures the largest relative distance of the null of the stable rank from mean stable ranks of Gaussian matrices."""
+    """Measures the largest relative distance of a formula for the typical stable rank from mean stable ranks of Gaussian matrices."""
     gaps = []
     for m, n in ((64, 16), (48, 32)):
         ranks = stable_rank(torch.randn(400, m, n, generator=generator, dtype=torch.float64))

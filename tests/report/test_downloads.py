@@ -76,7 +76,7 @@ def test_every_figure_and_every_table_can_be_saved(browser, page):
     browser.show(page)
     counts = "return ['figure', 'table', '.save'].map((name) => document.querySelectorAll('main ' + name).length)"
     figures, tables, bars = browser.run(counts)
-    assert (figures, bars) == (2, figures + tables)
+    assert (figures, bars) == (3, figures + tables)
     forms = browser.run("return [...document.querySelectorAll('.save button')].map((one) => one.textContent)")
     assert [forms.count(form) for form in ("SVG", "PNG", "CSV")] == [figures, figures, tables]
     labels = browser.run("return [...document.querySelectorAll('.save button')].map((one) => one.ariaLabel)")

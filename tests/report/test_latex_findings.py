@@ -75,7 +75,7 @@ def test_cells_are_marked_by_their_outcome():
     assert outcomes == list(VALUES)
     predicted, chance, opposite, any_data, untested = cells(latex(result, theories=made), "raw tokens")
     assert predicted.startswith(r"\textbf{62.5~\%}\newline [")
-    assert r"$p$~=~0.0050, $A$~=~" in predicted
+    assert r"$p$~=~.005, $A$~=~" in predicted
     assert r"null~12.0~\%" in predicted
     assert chance == r"\TTchance{12.3~\%}\newline \TTchance{null~12.0~\%, $p$~=~0.46, $A$~=~0.0039}"
     assert opposite.startswith(r"\ensuremath{-}4.2~\%$^\dagger$\newline [")

@@ -221,7 +221,7 @@ def test_a_theory_without_data_and_networks_is_absent_from_these_parts():
     made = page_of(small(rows), theories=(THEORIES[0], bare))
     well_formed(made)
     text = words(made)
-    assert text.count("needs labels") == 2  # in the summary and in the theory's section
+    assert text.count("needs labels") == 3  # in the matrix, in the table of headlines and in the theory's section
     assert "not applicable" not in text
     assert made.count('id="crate') == 1
 

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .measurement import Measurement
+from .statistics import RANGE_DRAWS
 
 ActivationKind = Literal["attention", "features", "outputs"]
 T = TypeVar("T")
@@ -91,10 +92,13 @@ class Metric:
         null_source: "own" if the metric draws its null itself; "untrained" if the caller draws it, by applying the same metric to untrained
             networks.
         sums: accumulated tensors by place.
+        draws: largest number of null draws that :meth:`compute` will be asked for after the next :meth:`reset`. Metrics that compute nulls
+            in :meth:`update` skip the rest. The probe sets it.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention", "features")
     null_source: ClassVar[Literal["own", "untrained"]] = "own"
+    draws: int = RANGE_DRAWS
 
     def __init__(self):
         self.sums: dict[Place, Tensor] = {}

@@ -32,7 +32,7 @@ def probe(
     max_samples: int | None = None,
     name: str | None = None,
     file: str | Path | None = None,
-    draws: int = BAND_DRAWS,
+    draws: int | None = None,
 ) -> "Probe":
     """Creates a context manager that computes metrics of a model while it runs.
 
@@ -52,7 +52,8 @@ def probe(
         max_samples: largest number of sequences of an observed pass, evenly spaced over the batch. None: all sequences.
         name: value of the column ``model``. None: the name of the model's type.
         file: file of JSON lines. The rows of each measurement are appended to it and then removed from memory, for long trainings.
-        draws: number of null draws per measurement, see :meth:`.Metric.compute`; 0: no nulls.
+        draws: number of null draws per measurement, see :meth:`.Metric.compute`; 0: no nulls. None: 9 if every pass is measured,
+            otherwise 0, because nulls would cost more than the measurements; take them at a few checkpoints.
     Returns:
         The probe. The shapes of activations are listed in :class:`~transformer_theory.core.metric.Activations`.
     Raises:
@@ -90,15 +91,15 @@ class Probe:
         name: str | None = None,
         method: str = "forward",
         file: str | Path | None = None,
-        draws: int = BAND_DRAWS,
+        draws: int | None = None,
     ):
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
         if max_samples is not None and max_samples < 1:
             raise ValueError(f"max_samples must be at least 1 sequence, got {max_samples}; leave it out for all")
-        if draws < 0:
+        if draws is not None and draws < 0:
             raise ValueError(f"draws must be at least 0, got {draws}")
-        self.draws = draws
+        self.draws = (BAND_DRAWS if every == 1 else 0) if draws is None else draws
         self.model, self.metrics, self.layers, self.every, self.max_samples = model, _checked(metrics), layers, every, max_samples
         self.shared = is_shared(model)
         self.name = type(original_of(model)).__name__ if name is None else name
@@ -296,6 +297,7 @@ class Probe:
         self._failed, self._notes = {}, {}
         for index, metric in enumerate(self.metrics):
             with self._guarded(index):
+                metric.draws = self.draws
                 metric.reset()
 
     def _finish(self, step: int) -> None:

@@ -1,9 +1,9 @@
 """What a comparison found: the headlines of all theories, their tests, and sentences that say what they mean.
 
 A headline is the one quantity that stands for a theory on data, and another one in networks. Each headline is summarised over the seeds.
-All headlines with a p-value form one family of tests, in which the false discovery rate is controlled (Benjamini and Hochberg). A headline
-whose scope is "any data" is a theorem about descent or an identity. Random data give it too, so it is no finding about the data: the same
-number on noise stands beside it.
+The p-values about these data and about training form one family of tests, in which the false discovery rate is controlled (Benjamini and
+Hochberg). A headline whose scope is "any data" is a theorem about descent or an identity. Random data give it too, so it is no finding
+about the data and not part of the family: the same number on noise stands beside it.
 """
 
 import math
@@ -140,9 +140,11 @@ class Findings:
 def findings(aggregate: Aggregate) -> Findings:
     """Returns the findings of the comparisons in an aggregate; none if it holds no comparison."""
     found = [finding for theory in aggregate.theories for finding in _of_theory(aggregate, theory)]
-    tested = [finding.row.p for finding in found if finding.row.p is not None]
+    tested = [finding.row.p for finding in found if finding.row.p is not None and finding.row.scope != "any data"]
     adjusted = iter(false_discoveries(tested))
-    with_q = [finding if finding.row.p is None else replace(finding, q=next(adjusted)) for finding in found]
+    with_q = [
+        finding if finding.row.p is None or finding.row.scope == "any data" else replace(finding, q=next(adjusted)) for finding in found
+    ]
     return Findings(tuple(with_q), len(tested))
 
 

@@ -196,7 +196,7 @@ def _cells(finding: Finding, quantity: str, several: bool) -> tuple[table_model.
     seeds = format.several(finding.seeds, "seed") if finding.seeds > 1 else ""
     value = (Strong(short(row.value, row)), Note(", ".join(filter(None, (interval_text(row), seeds))))) if row.value is not None else ""
     null = () if row.null is None or not row.null.draws else (short(row.null.median, row), Note(null_text(row)))
-    p = "" if row.p is None or finding.q is None else f"{p_text(row.p)} ({p_text(finding.q)})"
+    p = "" if row.p is None else p_text(row.p) if finding.q is None else f"{p_text(row.p)} ({p_text(finding.q)})"
     return (
         Plain(f"{finding.data}: {where}" if several else where),
         quantity,

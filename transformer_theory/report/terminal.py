@@ -67,7 +67,7 @@ def _findings(same: Sequence[Finding]) -> "Group":
         null = "" if row.null is None or not row.null.draws else f"null {short(row.null.median, row)}"
         spread = f" ({short(row.null.low, row)} … {short(row.null.high, row)})" if row.null is not None and len(row.null.draws) > 1 else ""
         noise = "" if row.on_noise is None or row.scope != "any data" else f"noise {short(row.on_noise, row)}"
-        test = "" if row.p is None or finding.q is None else f"p {p_text(row.p)}, q {p_text(finding.q)}"
+        test = "" if row.p is None else f"p {p_text(row.p)}" + (f", q {p_text(finding.q)}" if finding.q is not None else "")
         table.add_row(
             Text(f"    {where}"),
             Text(short(row.value, row), style="bold").append(f" {interval_text(row)}", style="not bold"),

@@ -5,7 +5,8 @@ and then fixed; its accuracy is measured on the other half. The scores :math:`\g
 each input. The queries are part of the data. There are two measurements. Feasibility: the share of random sets of inputs, of growing size,
 in which one W selects all best tokens. Descent: the direction of W after descent from W = 0 on a feasible set (:mod:`.feasible_sets`).
 
-The class, the halves and the sets are random but the same for all seeds, and descent draws nothing, so no number depends on the seed.
+Each seed draws a class, an order of the inputs and the sets. The statements about descent hold for any data, so their null needs no
+permutations that the seeds share.
 """
 
 from collections.abc import Iterator

@@ -44,7 +44,7 @@ BEFORE, AFTER = "R^c before attention", "R^c after attention"
 NONZEROS = "share of non-zeros"
 RANDOM_SUBSPACES = "random subspaces"
 NULL_SEED = 1_000_003  # far from the seeds of data, so that no random subspace equals one from which synthetic data were drawn
-RANDOM_SETS = RANGE_DRAWS  # sets of random subspaces; every forward pass computes all of them
+RANDOM_SETS = RANGE_DRAWS  # largest number of sets of random subspaces
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,7 @@ class Compression(Metric):
     def reset(self) -> None:
         super().reset()
         self.bases: dict[int, tuple[Tensor, str]] = {}
+        self.sets = min(self.random, self.draws)  # sets of random subspaces in this measurement
 
     def update(self, activations: Activations) -> None:
         """Stores the subspaces of an attention block; when the features of its layer arrive, adds the streams before and after it."""
@@ -142,10 +143,10 @@ class Compression(Metric):
     def _add_streams(self, activations: Activations) -> None:
         """Adds the rates of one batch to the sums of its layer."""
         bases = self.bases[activations.layer][0]
-        centred = activations.shared(coordinates_around_attention, bases, self.max_sequences, self.random)
+        centred = activations.shared(coordinates_around_attention, bases, self.max_sequences, self.sets)
         if centred is None or not (count := len(centred.coords) // 2):
             return
-        coords = self.scaling(centred).unflatten(1, (1 + self.random, -1))
+        coords = self.scaling(centred).unflatten(1, (1 + self.sets, -1))
         rates = head_rate(coords, eps=self.eps).unflatten(0, (2, count)).double().sum(1)  # [before and after, sets of subspaces]
         self.add((activations.layer,), torch.cat([rates.new_tensor([float(count)]), rates.mT.flatten()]).cpu())
 

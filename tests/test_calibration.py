@@ -12,7 +12,7 @@ from transformer_theory.report.findings import findings
 from transformer_theory.theories.scan_snap import minimal_model, on_data
 
 SETS = 8
-THEORIES = ("attention_svm", "scan_snap", "rate_reduction")
+THEORIES = ("scan_snap", "rate_reduction")
 
 
 def sequences(seed: int) -> TokenData:
@@ -39,4 +39,3 @@ def test_on_noise_nothing_is_found(unchecked, monkeypatch):
     assert min(p) >= 1 / 200
     found = [finding.outcome for result in results for finding in findings(aggregate(result)).all]
     assert found.count("as predicted") <= 1
-    assert found.count("any data") >= SETS  # theorems about descent hold on noise, and say so

@@ -150,3 +150,24 @@ def test_the_value_on_noise_is_averaged_over_the_seeds_that_have_it():
     rows = [replace(ROW, seed=0, on_noise=0.5), replace(ROW, seed=1)]
     assert over_seeds(rows).on_noise == 0.5
     assert over_seeds(rows[1:]).on_noise is None
+
+
+def test_a_rank_sum_with_ties_enumerates_mid_ranks():
+    values, draws = [1.0, 1.0, 1.0], [1.0] * 10 + [0.0] * 9
+    ranks = stats.rankdata([*values, *draws])
+    expected = np.mean([ranks[list(chosen)].sum() >= ranks[:3].sum() for chosen in combinations(range(22), 3)])
+    assert rank_sum_p(values, draws, ">=") == pytest.approx(expected)
+    assert rank_sum_p([2.0, 2.0], [2.0] * 5, ">=") == 1.0
+
+
+def test_a_missing_first_seed_does_not_hide_the_test():
+    null = Null("permuted labels", tuple(np.linspace(0, 0.9, HEADLINE_DRAWS)))
+    missing = Measurement("crate", "on data", "rate", None, reason="no data", seed=0)
+    rows = [missing, replace(ROW, seed=1, null=null), replace(ROW, seed=2, null=null)]
+    assert over_seeds(rows).p == over_seeds(rows[1:]).p == 1 / 200
+
+
+def test_equal_draws_give_no_p_value():
+    row = replace(ROW, null=Null("permuted labels", (0.5,) * HEADLINE_DRAWS))
+    assert over_seeds([row]).p is None
+    assert "all draws of the null are equal" in without_p(row)

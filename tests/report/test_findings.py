@@ -46,13 +46,15 @@ def test_outcomes_on_data():
     assert outcome(*on_data(RR, (0.4, 0.41, 0.42))) == "as predicted"
     assert outcome(*on_data(RR, (0.2, 0.21, 0.19))) == "at chance"
     assert outcome(*on_data(RR, (0.05, 0.06, 0.04))) == "opposite"
+    near = sorted(NORMAL)[9] + 1e-9  # 10 draws below: p = .055 on that side
+    assert outcome(*on_data(RR, (near,) * 3)) == "at chance"
     assert outcome(*on_data(RR, (0.4, 0.41, 0.42), scope="any data")) == "any data"
     assert outcome(*on_data(RR, (0.4, 0.41, 0.42), null=NORMAL[:19])) == "not tested"
     missing = Measurement(RR.name, "on data", RR.on_data.headline, None, reason="needs labels")
     assert outcome(missing) == "not measured"
 
 
-@pytest.mark.parametrize(("values", "side", "expected"), [((14, 15, 16), ">=", "as predicted"), ((14, 15, 16), "<=", "opposite")])
+@pytest.mark.parametrize(("values", "side", "expected"), [((14, 15, 16), ">=", "changed as predicted"), ((14, 15, 16), "<=", "opposite")])
 def test_outcomes_in_networks_are_by_ranks(values, side, expected):
     (finding,) = found(*in_network(RR, values, side)).all
     assert finding.outcome == expected
@@ -67,6 +69,9 @@ def test_the_false_discovery_rate_is_controlled_over_all_headlines():
     others = [row for one in (SVM, JOMA) for row in on_data(one, (0.2, 0.2, 0.2))]
     family = found(*on_data(RR, (0.236,) * 3), *others)
     assert family.tests == 3
+    others = [row for one in (SVM, JOMA) for row in in_network(one, (30, 31, 32))]  # another family: they do not lower the bar
+    (finding,) = (one for one in found(*on_data(RR, (0.236,) * 3), *others).all if one.theory is RR)
+    assert finding.q == pytest.approx(p)
     (finding,) = (finding for finding in family.all if finding.theory is RR)
     assert finding.q > 0.05
     assert finding.outcome == "at chance"
@@ -91,10 +96,10 @@ def test_sentences_say_what_noise_gives_and_how_many_networks_moved():
     assert first.startswith("Attention as a support vector machine: on the raw tokens of mine, the cosine")
     assert "0.991" in first
     assert "as on noise (0.993), so it is no finding about these data" in first
-    assert "in 1 of 2 trained networks the cosine to the max-margin direction lies above that of untrained ones, as predicted" in first
-    assert "(10 to 31 against 10.3)" in first
+    assert "training raised the cosine to the max-margin direction, as predicted, in ViT (31 against 10.3)" in first
+    assert "it cannot be distinguished from untrained networks in CRATE (paper form) (10 against 10.3)" in first
     assert "41.0\u00a0%" in second
-    assert "p = .005), a property of these data, 26\u00a0% of the way from chance to the prediction" in second
+    assert "p = .005), a property of these data" in second
     other = sentences(found(*on_data(SVM, (0.99, 0.991, 0.992), scope="any data", on_noise=0.3)))[0]
     assert "on noise it is 0.300" in other
     assert "no finding" not in other
@@ -105,10 +110,17 @@ def test_a_value_that_its_own_null_explains_is_no_finding():
     rows = [*in_network(SVM, (30.0, 31.0, 32.0)), *in_network(SVM, (30.0, 31.0, 32.0), null=own, setting="null: sign flips")]
     (finding,) = found(*rows).all
     assert (finding.outcome, finding.row.null.kind, finding.own.null.kind) == ("explained", UNTRAINED, "sign flips")
-    assert "but in 1 (ViT) sign flips give as much" in sentences(found(*rows))[0]
+    assert (
+        "training raised the cosine to the max-margin direction in ViT (31 against 10.3), but sign flips give as much"
+        in sentences(found(*rows))[0]
+    )
     below = Null("sign flips", tuple(np.linspace(5, 20, 19)))
     rows[3:] = in_network(SVM, (30.0, 31.0, 32.0), null=below, setting="null: sign flips")
-    assert found(*rows).all[0].outcome == "as predicted"
+    assert found(*rows).all[0].outcome == "changed as predicted"
+    few = Null("sign flips", below.draws[:18])
+    rows[3:] = in_network(SVM, (30.0, 31.0, 32.0), null=few, setting="null: sign flips")
+    assert found(*rows).all[0].outcome == "not tested"
+    assert "too few draws" in found(*rows).all[0].reason
 
 
 def test_at_most_five_sentences():

@@ -116,6 +116,7 @@ def compare(
         "n": len(plan.raw),
         "seq": plan.raw.tokens.shape[1],
         "dim": plan.raw.tokens.shape[2],
+        "checksum": plan.raw.checksum(),
         "theories": [theory.name for theory in theories],
         "networks": [recipe.name for recipe in recipes],
         **({"models": {network.name: str(network.file or "in memory") for network in stored}} if stored else {}),

@@ -17,11 +17,11 @@ View = list[Measurement | Arrays]
 
 
 def raw_tokens(tokens: TokenData, theories: tuple[Theory, ...], *, seed: int, first: bool) -> View:
-    """Measures the theories on the raw tokens; ``first`` adds arrays and the control on noise, see :func:`on_view`."""
-    return on_view(theories, tokens, "", seed=seed, first=first)
+    """Measures the theories on the raw tokens and on noise; ``first`` adds arrays, see :func:`on_view`."""
+    return on_view(theories, tokens, "", seed=seed, arrays=first, noise=True)
 
 
-def on_view(theories: Iterable[Theory], tokens: TokenData, model: str, *, seed: int, first: bool) -> View:
+def on_view(theories: Iterable[Theory], tokens: TokenData, model: str, *, seed: int, arrays: bool, noise: bool) -> View:
     """Measures the theories on the tokens of one view.
 
     Args:
@@ -29,14 +29,17 @@ def on_view(theories: Iterable[Theory], tokens: TokenData, model: str, *, seed: 
         tokens: raw tokens, or features of a network.
         model: name of the network; empty for raw tokens.
         seed: seed of the theories' models.
-        first: whether this is the first seed, which has the arrays, and the same measurements on noise in the column ``on_noise``.
+        arrays: whether to return the arrays as well.
+        noise: whether to repeat the measurements on noise of the same shape, for the column ``on_noise``.
     """
     theories = [theory for theory in theories if theory.on_data is not None]
     rows = [*_on_data(theories, tokens, model, seed, draws=HEADLINE_DRAWS)]
-    if not first:
-        return [item for item in rows if isinstance(item, Measurement)]
-    noise = noise_like(tokens, torch.Generator().manual_seed(seed))
-    control = [item for item in _on_data(theories, noise, model, seed, draws=0) if isinstance(item, Measurement)]
+    if not arrays:
+        rows = [item for item in rows if isinstance(item, Measurement)]
+    if not noise:
+        return rows
+    random = noise_like(tokens, torch.Generator().manual_seed(seed))
+    control = [item for item in _on_data(theories, random, model, seed, draws=0) if isinstance(item, Measurement)]
     return with_noise(rows, control)
 
 

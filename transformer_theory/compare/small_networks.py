@@ -56,7 +56,7 @@ def small_network(
     device: str,
     first: bool,
 ) -> Training:
-    """Trains and measures a small network of one seed, and runs the theories on its features; ``first``: see :func:`.on_view`."""
+    """Trains and measures a small network of one seed, and runs the theories on its features. ``first``: with arrays and noise."""
     train, validation = parts
     trained = monitored_training(
         recipe,
@@ -75,7 +75,7 @@ def small_network(
     if first:
         others += [trained.arrays, projections(recipe.name, tokens, trained.queries)]
     rows = [replace(row, seed=seed) for row in trained.rows]
-    return Training(rows, others, on_view(theories, tokens, recipe.name, seed=seed, first=first))
+    return Training(rows, others, on_view(theories, tokens, recipe.name, seed=seed, arrays=first, noise=first))
 
 
 def untrained_networks(
@@ -133,8 +133,9 @@ def headlines(
         draws = [over_heads(last).value for network in untrained if (last := _last(network, theory.name, in_networks.headline))]
         null = Null(UNTRAINED, tuple(draw for draw in draws if draw is not None))
         yield replace(mean, null=null if null.draws else None, scope="training")
-        if mean.null is not None and mean.null.kind != UNTRAINED:
-            yield replace(mean, setting=f"null: {mean.null.kind}")
+        kinds = {row.null.kind for row in final if row.null is not None} - {UNTRAINED}
+        if kinds:  # the null of the mean is missing if a head lacks draws
+            yield replace(mean, setting=f"null: {' and '.join(sorted(kinds))}")
 
 
 def _last(rows: Sequence[Measurement], theory: str, quantity: str) -> Table:

@@ -59,7 +59,7 @@ def _network(network: StoredNetwork, raw: TokenData, test: Images, theories: Seq
         network.measured, raw[:FEATURE_SEQUENCES], layer=network.last_block, inputs="images", words=CODEBOOK_SIZE, generator=generator
     )
     yield projections(network.name, features)
-    yield from on_view(theories, features, network.name, seed=seed, first=True)
+    yield from on_view(theories, features, network.name, seed=seed, arrays=True, noise=True)
 
 
 def _timeline(network: StoredNetwork, theories: Iterable[Theory], measured: Sequence[Measurement]) -> Iterator[Measurement]:

@@ -120,13 +120,13 @@ class Null:
 
     @classmethod
     def mean_of(cls, nulls: "Sequence[Null | None]") -> "Null | None":
-        """Returns the null of a mean: its draw i is the mean of the nulls' draws i, up to the smallest number of draws.
+        """Returns the null of a mean: its draw i is the mean of the nulls' draws i.
 
-        None if a null is missing, or if the nulls differ in kind.
+        None if a null is missing, or if the nulls differ in kind or in number of draws: draws i would not belong together.
         """
         known = [null for null in nulls if null is not None]
         count = len(known)
-        if not known or count < len(nulls) or len({null.kind for null in known}) > 1:
+        if not known or count < len(nulls) or len({(null.kind, len(null.draws)) for null in known}) > 1:
             return None
         return cls(known[0].kind, tuple(sum(draws) / count for draws in zip(*(null.draws for null in known))))
 

@@ -18,6 +18,7 @@ own permutations, this null would be too narrow, and a mean over many seeds of o
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +37,7 @@ BAND_DRAWS = 9  # draws at the checkpoints of a training
 UNTRAINED = "untrained networks"  # kind of the null whose draws are networks like the measured ones, with random weights
 SMALLEST_P = 0.01  # a p-value is reported only if the test can reach this number
 FIXED_SEED = 4_019_217_653  # an unusual number: data drawn with a common seed, such as 0, must not repeat the draws of a null
+MAX_CHOICES = 20_000  # largest number of choices that a rank-sum test with ties enumerates
 LEVEL = 0.05  # level of tests and of the false discovery rate
 
 
@@ -177,12 +179,18 @@ def rank_sum_p(values: Sequence[float], draws: Sequence[float], side: str, *, pr
     Raises:
         ValueError: there are no values or no draws, the side is unknown, or ``predicted`` is missing for "==".
     """
-    from scipy.stats import mannwhitneyu
+    from scipy.stats import mannwhitneyu, rankdata
 
     if not len(values) or not len(draws):
         raise ValueError(f"a rank-sum test needs values and draws, got {len(values)} and {len(draws)}")
     first, second = _extremeness(values, draws, side, predicted)
-    return float(mannwhitneyu(first, second, alternative="greater", method="exact").pvalue)
+    together = [*first, *second]
+    if len(set(together)) == len(together) or math.comb(len(together), len(first)) > MAX_CHOICES:
+        return float(mannwhitneyu(first, second, alternative="greater", method="exact").pvalue)
+    # scipy's exact distribution ignores ties: enumerate all choices of as many mid-ranks.
+    ranks = rankdata(together)
+    sums = np.array([ranks[list(chosen)].sum() for chosen in combinations(range(len(together)), len(first))])
+    return float(np.mean(sums >= ranks[: len(first)].sum() - 1e-9))
 
 
 def _extremeness(values: Sequence[float], draws: Sequence[float], side: str, predicted: float | None) -> tuple[list[float], list[float]]:
@@ -267,6 +275,8 @@ def without_p(row: "Measurement", networks: int = 1) -> str:
     if row.side == "==" and row.predicted is None:
         return "the theory does not predict a number"
     draws = len(row.null.draws)
+    if len(set(row.null.draws)) == 1:
+        return "no p-value: all draws of the null are equal"
     if row.null.kind == UNTRAINED:
         smallest = 1 / math.comb(draws + networks, networks)
         text = f"no p-value: {several(networks, 'trained network')} and {draws} untrained ones are too few; add seeds"
@@ -286,8 +296,8 @@ def over_seeds(rows: "Sequence[Measurement]") -> "Measurement":
     """
     from .measurement import Null
 
-    first = rows[0]
     values = [row.value for row in rows if row.value is not None]
+    first = next((row for row in rows if row.value is not None), rows[0])
     mean = float(np.mean(values)) if values else None
 
     def common(name: str) -> Any:
@@ -300,7 +310,7 @@ def over_seeds(rows: "Sequence[Measurement]") -> "Measurement":
         return float(np.mean(numbers)) if len(numbers) >= needed else None
 
     several = len(values) > 1
-    same = several and max(values) == min(values)
+    same = several and math.isclose(max(values), min(values), rel_tol=1e-9)
     null = Null.mean_of([row.null for row in rows if row.value is not None])
     summary = dataclasses.replace(
         first,

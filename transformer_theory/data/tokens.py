@@ -1,5 +1,6 @@
 """The data set that all theories use: sequences of tokens, with optional labels, ids and images."""
 
+import hashlib
 import zipfile
 import zlib
 from dataclasses import dataclass, fields, replace
@@ -177,6 +178,16 @@ class TokenData:
             raise ValueError(f"contexts need ids, got none in {self.name}; pass ids=")
         position = self.ids.shape[1] - 1 if self.query_position is None else self.query_position
         return torch.cat([self.ids[:, :position], self.ids[:, position + 1 :]], dim=1), self.ids[:, position]
+
+    def checksum(self) -> str:
+        """Returns the first 16 digits of the SHA-256 of tokens, query, labels, ids and next tokens; equal data have equal checksums."""
+        digest = hashlib.sha256()
+        for name in ("tokens", "query", "labels", "ids", "next_id"):
+            value = getattr(self, name)
+            digest.update(f"{name}{None if value is None else list(value.shape)}".encode())
+            if value is not None:
+                digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
 
     def split(self, share: float, generator: torch.Generator) -> tuple["TokenData", "TokenData"]:
         """Splits the sequences at random in two parts, the first with ``share`` of them; stratified by label if there are labels.

@@ -5,8 +5,8 @@ detected in the input of the first block: the first token, and no other, is the 
 
 With few samples per class these metrics are far from zero even for random labels, so the null distribution has to be computed. If samples
 arrive sorted by class, a batch has one class, and permuting its labels changes nothing. Therefore samples of all batches are stored, and
-their labels are permuted in ``compute``. At most 16 d samples are stored: each sample gets a random key, and the samples with the smallest
-keys are kept, which is a uniform draw from all samples, independent of their order.
+their labels are permuted in ``compute``. At most :func:`stored_samples` are stored: each sample gets a random key, and the samples with the
+smallest keys are kept, which is a uniform draw from all samples, independent of their order.
 Source: :cite:t:`yu2020learning` (rates), :cite:t:`papyan2020prevalence` (neural collapse).
 """
 
@@ -26,7 +26,7 @@ from .coding.memberships import blocks
 from .geometry import neural_collapse
 
 EPS = 0.5**0.5  # eps^2 = 1/2 for features of norm 1, as in the MCR^2 experiments
-SAMPLES_PER_DIMENSION = 16  # largest number of stored samples per dimension of the features
+SAMPLES_PER_DIMENSION, SAMPLES = 16, 4096  # largest number of stored samples: 16 per dimension of the features, but at least 4096
 RATE_REDUCTION, CODING_RATE, CLASS_CODING_RATE = "rate reduction", "coding rate", "class coding rate"
 NC1, NC2_NORMS, NC2_ANGLES = "variability within classes (NC1)", "spread of the class means' norms (NC2)", "class means' angles (NC2)"
 NULL_KIND = "permuted labels"
@@ -43,7 +43,7 @@ class ClassFeatures(Metric):
         seed: seed of the keys.
 
     Attributes:
-        samples: features [n, d], labels [n] and keys [n] by layer: all samples, or 16 d samples drawn uniformly.
+        samples: features [n, d], labels [n] and keys [n] by layer: all samples, or :func:`stored_samples` of them drawn uniformly.
         class_token: whether the feature is the class token; None before the first update.
     """
 
@@ -98,7 +98,7 @@ class ClassFeatures(Metric):
     def _store(self, layer: int, samples: tuple[Tensor, ...]) -> None:
         """Replaces the stored samples of a layer. Of more than 16 d samples, those with the smallest keys are stored."""
         features, labels, keys = samples
-        limit = SAMPLES_PER_DIMENSION * features.shape[1]
+        limit = stored_samples(features.shape[1])
         if len(keys) > limit:
             smallest = keys.argsort()[:limit]
             features, labels, keys = features[smallest], labels[smallest], keys[smallest]
@@ -141,9 +141,9 @@ class ClassFeatures(Metric):
 class FeatureRates(ClassFeatures):
     """R, R^c and ΔR = R - R^c in nats, of the features after each block, scaled to norm 1. The null distribution has permuted labels.
 
-    The rates are exact for any number of samples: beyond 16 d samples they are computed from second moments per class, which are
-    accumulated over the batches. The null values are computed from the stored samples, which are repeated up to the total number of samples
-    and assigned to classes of the true sizes. Repetition reduces the number of distinct samples, so the null of ΔR is about 5 % too low.
+    The rates are exact for any number of samples: beyond :func:`stored_samples` they are computed from second moments per class, which are
+    accumulated over the batches. There is then no null: rates depend on the number of samples, so the stored ones alone would give another
+    chance level.
 
     Args:
         eps: distortion for features of norm 1; the formulas contain its square.
@@ -156,7 +156,7 @@ class FeatureRates(ClassFeatures):
 
     def reset(self) -> None:
         super().reset()
-        self.moments: dict[int, SecondMoments] = {}  # only for layers with more than 16 d samples
+        self.moments: dict[int, SecondMoments] = {}  # only for layers with more samples than are stored
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
         """Returns three rows per layer: :data:`RATE_REDUCTION`, :data:`CODING_RATE` and :data:`CLASS_CODING_RATE`; none without labels."""
@@ -179,11 +179,11 @@ class FeatureRates(ClassFeatures):
         return unit_norm(features)
 
     def add_samples(self, layer: int, *samples: Tensor) -> None:
-        """Adds samples to the stored ones and, beyond 16 d samples, to the second moments."""
+        """Adds samples to the stored ones and, beyond :func:`stored_samples`, to the second moments."""
         all_samples = self._joined(layer, samples)
         if layer in self.moments:
             self.moments[layer].update(*samples[:2])
-        elif len(all_samples[0]) > SAMPLES_PER_DIMENSION * all_samples[0].shape[1]:
+        elif len(all_samples[0]) > stored_samples(all_samples[0].shape[1]):
             self.moments[layer] = SecondMoments()
             self.moments[layer].update(*all_samples[:2])
         self._store(layer, all_samples)
@@ -228,7 +228,7 @@ class FeatureRates(ClassFeatures):
     def null_draws(
         self, layer: int, sizes: Sequence[int], *, draws: int = 0, generator: torch.Generator | None = None
     ) -> tuple[float, ...]:
-        """Computes ΔR of a layer in nats with permuted labels, one value per permutation; none if ``draws`` is 0.
+        """Computes ΔR of a layer in nats with permuted labels, one value per permutation; none if some samples are not stored.
 
         Args:
             layer: index of the layer.
@@ -236,15 +236,19 @@ class FeatureRates(ClassFeatures):
             draws: number of permutations.
             generator: source of the permutations. None: :func:`~.statistics.permutations`, which layers and seeds share.
         """
-        if not draws:
+        if not draws or layer in self.moments:
             return ()
-        features = self.samples[layer][0]
-        m, n = len(features), sum(sizes)
-        # If m of n samples are stored, each represents about n / m of them: list n indices of stored rows, with repetition.
-        orders = (
-            permutations(n, draws) if generator is None else torch.stack([torch.randperm(n, generator=generator) for _ in range(draws)])
-        )
-        return tuple(permuted_reductions(features, orders % m, sizes, eps=self.eps))
+        n = sum(sizes)
+        if generator is None:
+            orders = permutations(n, draws)
+        else:
+            orders = torch.stack([torch.randperm(n, generator=generator) for _ in range(draws)])
+        return tuple(permuted_reductions(self.samples[layer][0], orders, sizes, eps=self.eps))
+
+
+def stored_samples(dim: int) -> int:
+    """Returns the largest number of samples that are stored: 16 per dimension of the features, but at least 4096."""
+    return max(SAMPLES, SAMPLES_PER_DIMENSION * dim)
 
 
 def permuted_labels(draws: Sequence[float]) -> Null | None:

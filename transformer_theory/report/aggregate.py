@@ -29,7 +29,7 @@ _INDIFFERENT = (  # settings in which pooled runs may differ
     *("seed", "seeds", "claims", "claim_seeds", "theories", "networks", "models", "run_id", "workers", "device"),
     *("data", "max_seconds"),  # the data are a column of the rows
 )
-_OF_DATA = ("n", "seq", "dim")  # settings of a comparison on which the analysis of raw tokens depends
+_OF_DATA = ("n", "seq", "dim", "checksum")  # settings of a comparison on which the analysis of raw tokens depends
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,9 +1,10 @@
 """What a comparison found: the headlines of all theories, their tests, and sentences that say what they mean.
 
 A headline is the one quantity that stands for a theory on data, and another one in networks. Each headline is summarised over the seeds.
-The p-values about these data and about training form one family of tests, in which the false discovery rate is controlled (Benjamini and
-Hochberg). A headline whose scope is "any data" is a theorem about descent or an identity. Random data give it too, so it is no finding
-about the data and not part of the family: the same number on noise stands beside it.
+The p-values about these data form one family of tests, those about training another one; in each the false discovery rate is controlled
+(Benjamini and Hochberg), also for values on the side opposite to the prediction. A headline whose scope is "any data" is a theorem about
+descent or an identity. Random data give it too, so it is no finding about the data and not part of a family: the same number on noise
+stands beside it.
 """
 
 import math
@@ -12,23 +13,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ..core.measurement import Measurement
-from ..core.statistics import LEVEL, UNTRAINED, false_discoveries, without_p
+from ..core.measurement import Measurement, Side
+from ..core.statistics import LEVEL, RANGE_DRAWS, UNTRAINED, false_discoveries, over_seeds, without_p
 from ..core.theory import Theory
 from . import format
 from .aggregate import COMPARE, Aggregate, Entry
 
 View = Literal["raw tokens", "features", "network"]
-Outcome = Literal["as predicted", "explained", "at chance", "opposite", "any data", "not tested", "not measured"]
+Outcome = Literal["as predicted", "changed as predicted", "explained", "at chance", "opposite", "any data", "not tested", "not measured"]
 OUTCOMES: dict[Outcome, str] = {
-    "as predicted": f"on the predicted side of the null; false discovery rate at most {LEVEL:g}",
-    "explained": "beyond untrained networks, but within the metric's own null, which therefore explains the value",
+    "as predicted": f"on the predicted side of a null that permutes the evaluation; false discovery rate at most {LEVEL:g}",
+    "changed as predicted": "training moved the value to the predicted side of untrained networks, and beyond the metric's own null if "
+    "there is one; a network that memorises noise may change in the same way",
+    "explained": "training moved the value to the predicted side, but it stays within the metric's own null, which therefore explains it",
     "at chance": "the null explains the value",
-    "opposite": "on the side of the null opposite to the prediction",
+    "opposite": f"on the side of the null opposite to the prediction; false discovery rate at most {LEVEL:g}",
     "any data": "a statement about any data: compare it with the value on noise",
     "not tested": "no p-value; the reason stands in the cell",
     "not measured": "no value; the reason stands in the cell",
 }
+FOUND: tuple[Outcome, ...] = ("as predicted", "changed as predicted")
+OTHER_SIDE: dict[str | None, Side] = {">=": "<=", "<=": ">="}
 MAX_SENTENCES = 5
 MAX_COLUMNS = 8  # of one matrix; with several data sets, features are omitted first
 
@@ -44,7 +49,8 @@ class Finding:
         data: name of the data set.
         model: name of the network; empty for the raw tokens.
         seeds: number of seeds with a value.
-        q: p-value adjusted for the false discovery rate over all headlines; None without p-value.
+        q: p-value adjusted for the false discovery rate within its scope; None without p-value.
+        other_p, other_q: the same on the side opposite to the prediction.
         own: in networks, the same summary with the null of the metric itself instead of untrained networks; None if it has none.
     """
 
@@ -55,6 +61,8 @@ class Finding:
     model: str
     seeds: int
     q: float | None = None
+    other_p: float | None = None
+    other_q: float | None = None
     own: Measurement | None = None
 
     @property
@@ -70,32 +78,35 @@ class Finding:
             return "not measured"
         if row.scope == "any data":
             return "any data"
-        if self.q is None or row.p is None:
+        if self.q is None or (self.own is not None and not self._own_draws):
             return "not tested"
-        if self.q <= LEVEL:
-            return "explained" if self.explained else "as predicted"
-        return "opposite" if self.opposite else "at chance"
+        if self.q > LEVEL:
+            return "opposite" if self.other_q is not None and self.other_q <= LEVEL else "at chance"
+        if row.scope != "training":
+            return "as predicted"
+        return "explained" if self.explained else "changed as predicted"
+
+    @property
+    def _own_draws(self) -> bool:
+        """Whether the metric's own null has enough draws for a p-value of 5 %."""
+        return self.own is not None and self.own.null is not None and len(self.own.null.draws) >= RANGE_DRAWS
 
     @property
     def explained(self) -> bool:
         """Whether the null of the metric itself explains the value: it does not leave these draws with a p-value of at most 5 %."""
         own = self.own
-        if own is None or own.null is None or own.value is None or own.side is None or not own.null.draws:
+        if own is None or own.null is None or own.value is None or own.side is None or not self._own_draws:
             return False
         return own.null.p(own.value, own.side, predicted=own.predicted) > LEVEL
 
     @property
-    def opposite(self) -> bool:
-        """Whether the value lies on the side opposite to the prediction, with a p-value of at most 5 % there."""
-        row, other = self.row, {">=": "<=", "<=": ">="}.get(self.row.side or "")
-        return bool(other and row.p is not None and row.p >= 1 - LEVEL and format.unexpected_side(row))
-
-    @property
     def reason(self) -> str:
-        """The reason for a missing value or p-value; empty if there is a p-value."""
+        """The reason for a missing value or test; empty if there is a test."""
         if self.row.value is None:
             return self.row.reason
-        return "" if self.row.p is not None else without_p(self.row, self.seeds)
+        if self.row.p is None:
+            return without_p(self.row, self.seeds)
+        return "no test: the metric's own null has too few draws" if self.outcome == "not tested" else ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +115,7 @@ class Findings:
 
     Attributes:
         all: findings sorted by theory; within a theory raw tokens, then features, then networks.
-        tests: number of p-values in the family.
+        tests: number of p-values in both families.
     """
 
     all: tuple[Finding, ...]
@@ -140,12 +151,14 @@ class Findings:
 def findings(aggregate: Aggregate) -> Findings:
     """Returns the findings of the comparisons in an aggregate; none if it holds no comparison."""
     found = [finding for theory in aggregate.theories for finding in _of_theory(aggregate, theory)]
-    tested = [finding.row.p for finding in found if finding.row.p is not None and finding.row.scope != "any data"]
-    adjusted = iter(false_discoveries(tested))
-    with_q = [
-        finding if finding.row.p is None or finding.row.scope == "any data" else replace(finding, q=next(adjusted)) for finding in found
-    ]
-    return Findings(tuple(with_q), len(tested))
+    for scope in ("these data", "training"):
+        family = [index for index, one in enumerate(found) if one.row.scope == scope and one.row.p is not None]
+        tested = [index for index in family if found[index].row.p is not None]
+        q = false_discoveries([found[index].row.p or 1.0 for index in tested])
+        other_q = false_discoveries([1.0 if (p := found[index].other_p) is None else p for index in tested])
+        for index, one, other in zip(tested, q, other_q):
+            found[index] = replace(found[index], q=one, other_q=other)
+    return Findings(tuple(found), sum(one.q is not None for one in found))
 
 
 def _of_theory(aggregate: Aggregate, theory: Theory) -> list[Finding]:
@@ -158,18 +171,27 @@ def _of_theory(aggregate: Aggregate, theory: Theory) -> list[Finding]:
         for entry in aggregate.select(theory=theory.name, kind="in network", quantity=theory.in_networks.headline, layer=None, head=None):
             entries.append(("network", entry))
     found: list[Finding] = []
-    own: dict[tuple[str, str], Measurement] = {}
+    own: dict[tuple, Measurement] = {}
+    places: list[tuple] = []
     for view, entry in entries:
         results = [aggregate.results[index] for index in entry.results]
         if results[0].name != COMPARE:
             continue
         data = entry.row.data or str(results[0].settings.get("data") or "data")
+        place = (data, entry.row.model, entry.results)  # entries of different settings come from different results
         if view == "network" and entry.row.setting:  # the row with the metric's own null
-            own[data, entry.row.model] = entry.row
+            own[place] = entry.row
         elif not entry.row.setting:
-            found.append(Finding(theory, entry.row, view, data, entry.row.model, entry.seeds))
-    found = [replace(one, own=own.get((one.data, one.model))) if one.view == "network" else one for one in found]
+            found.append(Finding(theory, entry.row, view, data, entry.row.model, entry.seeds, other_p=_other_p(entry)))
+            places.append(place)
+    found = [replace(one, own=own.get(place)) if one.view == "network" else one for one, place in zip(found, places)]
     return sorted(found, key=lambda finding: ("raw tokens", "features", "network").index(finding.view))
+
+
+def _other_p(entry: Entry) -> float | None:
+    """Returns the p-value on the side opposite to the prediction; None if there is no such side."""
+    other = OTHER_SIDE.get(entry.row.side)
+    return None if other is None or entry.row.p is None else over_seeds([replace(row, side=other) for row in entry.rows]).p
 
 
 # ---- sentences
@@ -188,7 +210,7 @@ def statements(found: Findings) -> list[tuple[str, str]]:
     differs as predicted from untrained ones. Dollars enclose formulas; those in names of data and networks are escaped, ``"\\$"``.
     """
     by_theory = [(theory, [finding for finding in found.all if finding.theory is theory]) for theory in found.theories]
-    decided = sorted(by_theory, key=lambda pair: -sum(finding.outcome in ("as predicted", "opposite") for finding in pair[1]))
+    decided = sorted(by_theory, key=lambda pair: -sum(finding.outcome in (*FOUND, "opposite") for finding in pair[1]))
     chosen = {theory.name for theory, _ in decided[:MAX_SENTENCES]}
     names = sorted({name for finding in found.all for name in (finding.data, finding.model) if "$" in name}, key=len, reverse=True)
     pairs = []
@@ -211,26 +233,28 @@ def _statement(cells: Sequence[Finding]) -> str:
 def _on_data(cell: Finding) -> str:
     """Describes the headline on one view of the data."""
     row, facts = cell.row, []
-    if row.predicted is not None:
+    if row.verdict == "not covered":
+        facts.append("not covered by the theorem")
+    elif row.predicted is not None:
         facts.append(f"predicted {plain_number(row.predicted, row)}{' in the limit' if row.basis == 'limit' else ''}")
-    elif row.threshold is not None and row.op is not None:
+    elif row.threshold is not None and row.op is not None and row.p is None:
         facts.append(f"predicted at {'most' if row.op == '<=' else 'least'} {plain_number(row.threshold, row)}")
     if row.p is not None and row.null is not None:
-        facts.append(f"{row.null.kind} {plain_number(row.null.median, row)}, p = {p_text(row.p)}")
+        p = f", p = {p_text(row.p)}" if row.scope != "any data" else ""
+        facts.append(f"{row.null.kind} {plain_number(row.null.median, row)}{p}")
     elif null_text(row):
         facts.append(null_text(row))
     where = f"the {format.view_name(cell.model)} of {cell.data}"
     known = f" ({'; '.join(facts)})" if facts else ""
     text = f"on {where}, the {row.quantity} is {value_text(row)}{known}"
-    share = "" if row.agreement is None else f", {format.number(100 * row.agreement, 2)}\u00a0% of the way from chance to the prediction"
     text += {
-        "as predicted": f", a property of these data{share}",
-        "at chance": ", which is not distinguishable from chance",
-        "opposite": ", which lies on the side opposite to the prediction",
+        "as predicted": ", a property of these data",
+        "at chance": ", not distinguishable from chance",
+        "opposite": ", on the side opposite to the prediction",
         "any data": ", no better than its null" if _within_null(row) else "",
     }.get(cell.outcome, "")
     if row.scope == "any data" and row.on_noise is not None:
-        noise = plain_number(row.on_noise, row)
+        noise = short(row.on_noise, row)
         text += f", as on noise ({noise}), so it is no finding about these data" if _as_on_noise(row) else f"; on noise it is {noise}"
     return text
 
@@ -250,29 +274,35 @@ def _as_on_noise(row: Measurement) -> bool:
 
 
 def _in_networks(cells: Sequence[Finding]) -> str:
-    """Describes the theory's quantity in all trained networks, relative to untrained ones."""
-    if not cells:
-        return ""
-    groups = {outcome: [cell for cell in cells if cell.outcome == outcome] for outcome in OUTCOMES}
-    row, total = cells[0].row, len(cells)
-    if len(groups["not tested"]) == total:
-        return f"in {cells[0].model}, the {row.quantity} is {value_text(row)} ({cells[0].reason})"
-    beyond = len(groups["as predicted"]) + len(groups["explained"])
-    direction = {">=": "above", "<=": "below"}.get(row.side or "", "near")
-    values = _span([cell.row.value for cell in cells], row)
-    medians = _span([cell.row.null.median for cell in cells if cell.row.null is not None], row)
-    count = "no trained network" if not beyond else "the trained network" if total == 1 else f"{beyond} of {total} trained networks"
-    text = f"in {count} the {row.quantity} lies {direction} that of untrained ones, as predicted ({values} against {medians})"
+    """Describes how training changed the theory's quantity in all trained networks, relative to untrained ones."""
+    tested = [cell for cell in cells if cell.outcome != "not tested"]
+    if not tested:
+        return f"in {cells[0].model}, the {cells[0].row.quantity} is {value_text(cells[0].row)} ({cells[0].reason})" if cells else ""
+    row = tested[0].row
+    moved = "raised" if row.side == ">=" else "lowered" if row.side == "<=" else "moved"
+    groups = {outcome: [cell for cell in tested if cell.outcome == outcome] for outcome in OUTCOMES}
+    parts = []
+    if shown := groups["changed as predicted"]:
+        parts.append(f"training {moved} the {row.quantity}, as predicted, in {_listed(shown, len(cells))}")
     if shown := groups["explained"]:
         kind = shown[0].own.null.kind if shown[0].own is not None and shown[0].own.null is not None else "its own null"
-        text += f", but in {len(shown)} ({_names(shown)}) {kind} give as much"
+        start = f"it {'rose' if row.side == '>=' else 'fell'} too" if parts else f"training {moved} the {row.quantity}"
+        parts.append(f"{start} in {_listed(shown, len(cells))}, but {kind} give as much")
     if shown := groups["opposite"]:
-        text += f", and in {len(shown)} ({_names(shown)}) on the opposite side"
-    return text
+        parts.append(f"training moved {'it' if parts else f'the {row.quantity}'} to the opposite side in {_listed(shown, len(cells))}")
+    if shown := groups["at chance"]:
+        subject = "it" if parts else f"the {row.quantity}"
+        parts.append(f"{subject} cannot be distinguished from untrained networks in {_listed(shown, len(cells))}")
+    return "; ".join(parts)
 
 
-def _names(cells: Sequence[Finding]) -> str:
-    return ", ".join(cell.model for cell in cells)
+def _listed(cells: Sequence[Finding], total: int) -> str:
+    """Names the networks, with the span of the values and that of the medians of untrained networks."""
+    row = cells[0].row
+    models = [cell.model for cell in cells]
+    names = f"all {total} networks" if len(cells) == total > 1 else " and ".join(filter(None, (", ".join(models[:-1]), models[-1])))
+    medians = _span([cell.row.null.median for cell in cells if cell.row.null is not None], row)
+    return f"{names} ({_span([cell.row.value for cell in cells], row)} against {medians})"
 
 
 def _span(numbers: "Sequence[float | None]", row: Measurement) -> str:

@@ -220,7 +220,7 @@ def _cell(cell: Finding | None, reasons: list[str], short: bool) -> str:
         return value
     others = [re.sub(r"\b([pA])~= ", r"$\1$~=~", text) for text in others]
     outcome = cell.outcome
-    if outcome == "as predicted":
+    if outcome in findings.FOUND:
         value = rf"\textbf{{{value}}}"
     elif outcome == "opposite":
         value = rf"{value}$^\dagger$"

@@ -64,7 +64,7 @@ def _finding(cell: Finding) -> str:
         return f"{format.NOTHING} {_prose(cell.reason)}"
     value = escape(findings.value_text(row))
     chance = f"≈ {value}"
-    marked = {"as predicted": f"**{value}**", "opposite": f"{value} ↓", "at chance": chance, "explained": chance}
+    marked = {**dict.fromkeys(findings.FOUND, f"**{value}**"), "opposite": f"{value} ↓", "at chance": chance, "explained": chance}
     value = marked.get(cell.outcome, value)
     numbers = [findings.against(row)]
     if row.scope == "any data":

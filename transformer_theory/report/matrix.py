@@ -14,7 +14,7 @@ from ..core.statistics import LEVEL
 from ..core.theory import Theory
 from . import format, table_model
 from .aggregate import Aggregate
-from .findings import OUTCOMES, Finding, Findings, View, findings, interval_text, null_text, p_text, short, statements
+from .findings import FOUND, OUTCOMES, Finding, Findings, View, findings, interval_text, null_text, p_text, short, statements
 from .html import inline
 from .table_model import Block, Column, Line, Note, Plain, Strong
 
@@ -28,7 +28,7 @@ SMALL, TINY = 6.6, 5.8  # font sizes, points
 PLOT = 0.36  # height of the plotted line above the bottom of its row, inches
 GREY, INK, ALARM = "#8A939E", "#3F4751", "#B3261E"
 GROUPS: dict[str, tuple[View, ...]] = {"own model": ("raw tokens", "features"), "networks": ("network",)}
-MARKS = {"as predicted": "✓ ", "explained": "~ ", "opposite": "✗ "}
+MARKS = {"as predicted": "✓ ", "changed as predicted": "✓ ", "explained": "~ ", "opposite": "✗ "}
 
 
 @style()
@@ -120,7 +120,9 @@ def _cell(ax: "Axes", cell: Finding, left: float, width: float, top: float, scal
         ax.plot(
             [x(row.on_noise)], [y], marker="D", markersize=3.6, markerfacecolor="white", markeredgecolor=INK, markeredgewidth=0.8, zorder=4
         )
-    tint = {"as predicted": colour(cell.theory.name), "any data": colour(cell.theory.name), "opposite": ALARM}.get(cell.outcome, GREY)
+    tint = {**dict.fromkeys(FOUND, colour(cell.theory.name)), "any data": colour(cell.theory.name), "opposite": ALARM}.get(
+        cell.outcome, GREY
+    )
     if row.interval is not None:
         ax.plot((x(row.interval[0]), x(row.interval[1])), (y, y), color=tint, linewidth=1.4, solid_capstyle="butt", zorder=5)
     ax.plot([x(row.value)], [y], marker="o", markersize=4.2, color=tint, zorder=6)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _STYLES = {"good": "green", "bad": "bold red", "unsure": "yellow", "outside": "cyan", "none": "dim"}
-_OUTCOME_STYLES = {"as predicted": "green", "opposite": "bold red", "any data": "cyan"}
+_OUTCOME_STYLES = {"as predicted": "green", "changed as predicted": "green", "opposite": "bold red", "any data": "cyan"}
 _BASIS = {"theory": "theory", "limit": "limit", **tables.BASIS_TEXT}
 
 

@@ -7,7 +7,7 @@ r"""The theory on a data set: predictions from counts, exact gradient descent, a
 The theory treats one query at a time, so the sequences of each of the most frequent queries are analysed and learnt separately
 (:mod:`.query_data`): :math:`P(l | n)` is counted, the assumptions are measured, four dynamics predict the attention logits
 (:mod:`.predictions`), and exact gradient descent, on the true and on shuffled next tokens, measures their change (:mod:`.minimal_model`).
-The held-out sequences and all permutations are the same for all seeds; the seed draws batches.
+The seed draws held-out sequences and batches; permutations are the same for all seeds.
 
 In a :class:`~transformer_theory.data.TokenData` the word at the query's position (by default the last) is the query, the words at the other
 positions are the context, and the next token is the class. The most frequent query is analysed. Source: :cite:t:`tian2023scan`.
@@ -320,7 +320,7 @@ def _null(draws: list[float]) -> Null | None:
 
 
 def _skipped_row(skipped: SkippedQuery) -> Measurement:
-    return _row(HEADLINE, None, reason=skipped.reason, n=skipped.sequences)
+    return _row(HEADLINE, None, reason=skipped.reason, n=skipped.sequences, split="validation", side=">=")
 
 
 def comparison_arrays(comparison: Comparison) -> Arrays:

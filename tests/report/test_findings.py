@@ -95,13 +95,13 @@ def test_sentences_say_what_noise_gives_and_how_many_networks_moved():
     first, second = sentences(found(*rows))
     assert first.startswith("Attention as a support vector machine: on the raw tokens of mine, the cosine")
     assert "0.991" in first
-    assert "as on noise (0.993), so it is no finding about these data" in first
+    assert "as on noise (0.9930), so it is no finding about these data" in first
     assert "training raised the cosine to the max-margin direction, as predicted, in ViT (31 against 10.3)" in first
     assert "it cannot be distinguished from untrained networks in CRATE (paper form) (10 against 10.3)" in first
     assert "41.0\u00a0%" in second
     assert "p = .005), a property of these data" in second
     other = sentences(found(*on_data(SVM, (0.99, 0.991, 0.992), scope="any data", on_noise=0.3)))[0]
-    assert "on noise it is 0.300" in other
+    assert "on noise it is 0.3000" in other
     assert "no finding" not in other
 
 

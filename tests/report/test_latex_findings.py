@@ -77,7 +77,7 @@ def test_cells_are_marked_by_their_outcome():
     assert predicted.startswith(r"\textbf{62.5~\%}\newline [")
     assert r"$p$~=~.005, $A$~=~" in predicted
     assert r"null~12.0~\%" in predicted
-    assert chance == r"\TTchance{12.3~\%}\newline \TTchance{null~12.0~\%, $p$~=~0.46, $A$~=~0.0039}"
+    assert chance == r"\TTchance{12.3~\%}\newline \TTchance{null~12.0~\%, $p$~=~.46, $A$~=~0.0039}"
     assert opposite.startswith(r"\ensuremath{-}4.2~\%$^\dagger$\newline [")
     assert any_data.startswith(r"62.5~\%$^\circ$\newline [")
     assert r"noise~59.1~\%" in any_data

@@ -151,9 +151,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
         "of images"
     )
     subparser.add_argument("--model", nargs="+", type=_path, default=[], dest="models", metavar="RUN", help=text)
-    text = (
-        "number or list of seeds of each quick claim; claims do not depend on --data, so 0 skips them to save time (default: 3)"
-    )
+    text = "number or list of seeds of each quick claim; claims do not depend on --data, so 0 skips them to save time (default: 3)"
     subparser.add_argument("--claim-seeds", type=_seeds_or_none, metavar="N|A,B", help=text)
     subparser.add_argument("--device", default="cpu", help="device that trains and measures the networks (default: cpu)")
     add_workers(subparser, "number of processes that train networks, measure and check claims in parallel", None)

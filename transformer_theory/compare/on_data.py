@@ -33,7 +33,7 @@ def on_view(theories: Iterable[Theory], tokens: TokenData, model: str, *, seed: 
         noise: whether to repeat the measurements on noise of the same shape, for the column ``on_noise``.
     """
     theories = [theory for theory in theories if theory.on_data is not None]
-    rows = [*_on_data(theories, tokens, model, seed, draws=HEADLINE_DRAWS)]
+    rows: View = [*_on_data(theories, tokens, model, seed, draws=HEADLINE_DRAWS)]
     if not arrays:
         rows = [item for item in rows if isinstance(item, Measurement)]
     if not noise:

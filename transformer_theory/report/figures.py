@@ -12,9 +12,10 @@ from ..core.measurement import Table
 from ..core.plotting import pdf, style, svg
 from ..core.result import Result
 from ..core.theory import Theory
-from . import format, network_figures, training_figures
+from . import format, matrix, network_figures, training_figures
 from .aggregate import COMPARE, NETWORK, ON_DATA, TRAIN, Aggregate, data_name, result_label
 from .curves import Curves, Series, curves, series
+from .findings import findings
 from .timeline import on_timeline
 from .training import training_summary
 
@@ -94,6 +95,10 @@ def pictures(aggregate: Aggregate) -> list[Picture]:
             name = "-".join(filter(None, (stem, suffix.lower(), picture.name)))
             title = f"{data_name(result)}{f' ({suffix})' if suffix else ''}: {picture.title}"
             all_pictures.append(replace(picture, name=name, title=title, result=index))
+    if found := findings(aggregate):
+        stem = "-".join(dict.fromkeys(stem for result, stem in zip(aggregate.results, stems) if result.name == COMPARE))
+        title = "what was found: the headline of each theory on data and in networks"
+        all_pictures.insert(0, Picture(f"{stem}-findings", title, None, partial(matrix.matrix, found)))
     names = format.unique(picture.name for picture in all_pictures)
     return [replace(picture, name=name) for picture, name in zip(all_pictures, names)]
 

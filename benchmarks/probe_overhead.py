@@ -1,5 +1,7 @@
 """Cost of a probe: training of four networks with measurements at every tenth step, against training without a probe.
 
+As ``every=10`` does, the probe draws no nulls: they belong to checkpoints.
+
 Steps with all theories' metrics, with the general statistics (:class:`AttentionStatistics`, :class:`Geometry`), with an empty probe and
 without a probe take turns on one thread, so that a busy machine slows all of them. Times are processor time. A share is
 (median time of a measured step - median time of a step) / 10 / (median time of a step). Targets: all metrics at most 10 %, the general
@@ -77,7 +79,7 @@ def all_metrics() -> dict[str, list[Metric]]:
 def seconds(network: Network, model: nn.Module, metrics: Sequence[Metric] | None, optimiser: torch.optim.Optimizer | None = None) -> float:
     """Returns the processor time of a forward pass, or of a training step if there is an optimiser; no probe if ``metrics`` is None."""
     started = time.process_time()
-    with nullcontext() if metrics is None else probe(model, metrics) as p, torch.set_grad_enabled(optimiser is not None):
+    with nullcontext() if metrics is None else probe(model, metrics, draws=0) as p, torch.set_grad_enabled(optimiser is not None):
         if p is not None:
             p.labels = network.labels
         output = model(network.inputs)

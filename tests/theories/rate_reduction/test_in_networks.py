@@ -5,6 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from transformer_theory.core.metric import Activations
+from transformer_theory.metrics import class_features
 from transformer_theory.metrics.class_features import CODING_RATE, RATE_REDUCTION
 from transformer_theory.metrics.coding import rate_reduction, unit_norm
 from transformer_theory.theories.rate_reduction.in_networks import IN_NETWORKS, SHARE, RateReductionMetric
@@ -72,8 +73,9 @@ def test_the_value_is_the_metric_beside_permuted_labels():
     assert list(metric.compute()) == []
 
 
-def test_few_samples_and_many_give_the_same_rates():
-    """Few samples are kept, many become second moments; merged states may be either."""
+def test_few_samples_and_many_give_the_same_rates(monkeypatch):
+    """Few samples are kept, many become second moments, without a null; merged states may be either."""
+    monkeypatch.setattr(class_features, "SAMPLES", 0)  # 16 per dimension are stored, 128
     y, output = torch.arange(210) % 3, normal(210, 5, 8)
     few, many = (output[:60], y[:60]), (output[60:], y[60:])
     whole, batched, a, c, small = metric_of((output, y)), metric_of(few, many), metric_of(few), metric_of(many), metric_of(few)
@@ -86,6 +88,15 @@ def test_few_samples_and_many_give_the_same_rates():
     X = unit_norm(output[:60].mean(1))
     assert_close(headline(small).value, float(rate_reduction(X, y[:60], eps=small.eps)), rtol=1e-10, atol=0)
     assert 0 < headline(small).null.mean != headline(small).value
+    assert headline(whole).null is None  # the stored samples alone would have another chance level
+
+
+def test_on_noise_the_null_holds_the_value_for_many_samples():
+    """Of 3,072 samples all are stored: the value lies within the draws of its null, which a subset would miss."""
+    n, d = 3072, 16
+    row = next(row for row in metric_of((normal(n, 1, d), torch.arange(n) % 10)).compute(draws=19) if row.quantity == RATE_REDUCTION)
+    spread = row.null.high - row.null.low
+    assert row.null.low - spread < row.value < row.null.high + spread
 
 
 @pytest.mark.parametrize("classes", [2, 10])

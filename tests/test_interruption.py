@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,11 +27,13 @@ def names(folder):
     return sorted(entry.name for entry in folder.iterdir())
 
 
-def interrupted(running, number: int, *, draft: Path) -> None:
+def interrupted(running, number: int, *, draft: Path, lines: int = 2) -> None:
     """Sends a signal to a command that is working on a draft of its folder, and checks how it ends."""
-    for _ in range(2):  # with the second line of progress all workers run; one that is still starting prints a traceback of its own
+    for _ in range(lines):  # with the second line of progress all workers run; one that is still starting prints a traceback of its own
         line = running.stderr.readline()
         assert " s  " in line, line + running.stderr.read()
+    if lines == 1:
+        time.sleep(8)  # the workers start, and train without a further line
     assert any(entry.name.startswith(draft.name) for entry in draft.parent.iterdir())
     running.send_signal(number)
     out, err = running.communicate(timeout=60)
@@ -42,11 +45,24 @@ def interrupted(running, number: int, *, draft: Path) -> None:
     assert not out
 
 
-def test_ctrl_c_leaves_nothing_behind(tmp_path):
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ctrl_c_leaves_nothing_behind(tmp_path, workers):
+    """Workers that are in the middle of a long training are killed."""
     np.savez(tmp_path / "few.npz", tokens=np.random.default_rng(0).normal(size=(40, 4, 3)), labels=np.arange(40) % 2)
-    given = ["--data", str(tmp_path / "few.npz"), "--theories", "rate_reduction", "--networks", "ViT", "--steps", "100000"]
+    given = [
+        "--data",
+        str(tmp_path / "few.npz"),
+        "--theories",
+        "rate_reduction",
+        "--networks",
+        "ViT",
+        "--steps",
+        "100000",
+        "--workers",
+        str(workers),
+    ]
     running = process("compare", *given, "--out", str(tmp_path / "runs" / "few"))
-    interrupted(running, signal.SIGINT, draft=tmp_path / "runs" / ".few.")
+    interrupted(running, signal.SIGINT, draft=tmp_path / "runs" / ".few.", lines=3 - workers)
     assert names(tmp_path) == ["few.npz"]
 
 

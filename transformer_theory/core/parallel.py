@@ -149,9 +149,23 @@ def workers(number: int | str | None) -> Iterator[Workers]:
             if number < 1:
                 raise ValueError(f"workers must be a number of at least 1, or the address of a dask scheduler, got {number}")
             stack.enter_context(parallel_config(backend="loky", n_jobs=number, inner_max_num_threads=1))
+            if number > 1:
+                stack.enter_context(_killed_if_interrupted())
         active = Workers(effective_n_jobs(None))  # pyright: ignore[reportArgumentType]
         stack.callback(_active.reset, _active.set(active))
         yield active
+
+
+@contextlib.contextmanager
+def _killed_if_interrupted() -> Iterator[None]:
+    """Kills the worker processes if the block is interrupted: joblib would wait for the calls that they have begun."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        from joblib.externals.loky import get_reusable_executor
+
+        get_reusable_executor().shutdown(wait=False, kill_workers=True)
+        raise
 
 
 def _cluster(address: str) -> Any:

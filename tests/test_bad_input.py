@@ -25,7 +25,7 @@ def stand_in(monkeypatch, unchecked):
         raise AssertionError("the work has begun")
 
     install(monkeypatch)
-    monkeypatch.setattr(COMPARE, "_measurements", reached)
+    monkeypatch.setattr(COMPARE, "measurements", reached)
 
 
 def refused(capsys, folder, *arguments) -> str:

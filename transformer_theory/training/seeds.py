@@ -164,7 +164,9 @@ def _means(outcomes: Sequence[Outcome]) -> Iterator[Measurement]:
     groups: dict[tuple, list[Measurement]] = {}
     for outcome in outcomes:
         for row in outcome.table:
-            groups.setdefault((row.quantity, row.setting, row.layer, row.head), []).append(replace(row, seed=outcome.seed))
+            groups.setdefault((row.quantity, row.setting, row.layer, row.head), []).append(
+                replace(row, seed=outcome.seed, interval=None, interval_kind="")
+            )
     for rows in groups.values():
         # The best networks belong to different steps, so the mean has no step. A seed's own interval says nothing about other seeds.
-        yield replace(over_seeds(rows), step=None)
+        yield replace(over_seeds(rows), step=None, seed=None)

@@ -56,8 +56,8 @@ def test_descent_on_data_goes_to_the_max_margin_direction_of_its_selection(on_la
     assert headline.verdict == "consistent"
     assert headline.scope == "any data"
     assert headline.null.mean < 0.6
-    assert len(headline.null.draws) == 199
-    assert headline.null.p(headline.value, headline.side) == 1 / 200
+    assert len(headline.null.draws) == 19  # a statement about any data has no p-value
+    assert headline.null.high < headline.value
     assert table.select(quantity=SELECTABLE).one().value >= 12
     assert table.select(quantity="attention on the selected token (smallest over the inputs)").one().value > 0.999
     assumptions = {row.quantity: row.verdict for row in table.select(kind="assumption")}
@@ -70,9 +70,9 @@ def test_descent_on_data_goes_to_the_max_margin_direction_of_its_selection(on_la
     assert all(name.startswith("attention_svm/") for name in arrays)
 
 
-def test_all_seeds_share_class_halves_and_null(on_labelled):
-    table, _ = measured(labelled(), seed=7, draws=199)
-    assert table == on_labelled[0]
+def test_each_seed_draws_a_class(on_labelled):
+    classes = {measured(labelled(), seed=seed, draws=0)[0].select(quantity=HEAD_ACCURACY).one().note for seed in range(4)}
+    assert len(classes) > 1
 
 
 def test_without_draws_only_the_nulls_are_missing(on_labelled):

@@ -194,20 +194,23 @@ def test_the_null_of_held_out_distinctness_equals_a_recount(generator):
     order = found.by_held_out
     assert order.null.kind == "permuted held-out next tokens"
     data, change = found.data, found.runs.change[0]
-    for target, expected in zip([data.held_out.target, *data.held_out.target[permutations(len(data.held_out.target), 3)]],
-                                [order.value, *order.null.draws], strict=True):  # fmt: skip
+    values = []
+    for target in [data.held_out.target, *data.held_out.target[permutations(len(data.held_out.target), 3)]]:
         conditional = scan_snap.problem.estimate_conditional(data.held_out.counts, target, 3)
         seen = conditional.sum(0) > 0
-        assert float(rank_correlation(distinctness(conditional[:, seen]), change[seen])) == pytest.approx(expected)
+        values.append(float(rank_correlation(distinctness(conditional[:, seen]), change[seen])))
+    assert order.value == pytest.approx(values[0])
+    # Seeds with other splits are averaged as if they moved together.
+    assert order.null.draws == pytest.approx(sorted(values[1:]))
 
 
-def test_seeds_share_split_and_permutations_but_not_batches(generator):
+def test_seeds_have_splits_and_batches_of_their_own(generator):
     ids, following = torch.randint(9, (300, 6), generator=generator), torch.arange(300) % 3
     first, second = (
         scan_snap.analyse(ids, torch.full((300,), 9), following, steps=5, draws=2, seed=seed).comparisons[0] for seed in (0, 1)
     )
-    assert first.data.held_out.counts.equal(second.data.held_out.counts)
-    assert first.runs.shuffled.equal(second.runs.shuffled)
+    assert not first.data.held_out.counts.equal(second.data.held_out.counts)
+    assert len(first.data.held_out.target) == len(second.data.held_out.target)
     assert not first.runs.change.equal(second.runs.change)
 
 

@@ -75,6 +75,7 @@ def _group(ax: "Axes", found: Findings, theory: Theory, columns: list[tuple[int,
     name = textwrap.shorten(cells[0][1].row.quantity, chars, placeholder="…")
     name = name if "$" in name else name.replace("R^c", "$R^c$")
     ax.text(left + PAD, top + 0.045, name, fontsize=TINY, color=GREY, va="top", style="italic")
+    scale = _scale([cell for _, cell in cells])
     for j, cell in cells:
         _cell(ax, cell, LABEL_WIDTH + width * j + PAD, width - 2 * PAD, top, scale)
 

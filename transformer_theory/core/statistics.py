@@ -327,7 +327,7 @@ def over_seeds(rows: "Sequence[Measurement]") -> "Measurement":
         note=common("note") or "",
         seed=common("seed"),
     )
-    if several and (not same or first.interval is None):
+    if several and not same:
         summary = dataclasses.replace(summary, interval=student_interval(values), interval_kind="over seeds")
     elif len(rows) > 1 and not same:
         summary = dataclasses.replace(summary, interval=None, interval_kind="")

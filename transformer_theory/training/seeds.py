@@ -16,7 +16,7 @@ from ..core import parallel
 from ..core.errors import NotConverged
 from ..core.measurement import Measurement, Table
 from ..core.result import Result, provenance
-from ..core.statistics import over_seeds
+from ..core.statistics import over_seeds, student_interval
 from ..core.validation import integers
 from ..data.image_data import Images
 from .folder import LAST, check_unused
@@ -168,5 +168,9 @@ def _means(outcomes: Sequence[Outcome]) -> Iterator[Measurement]:
                 replace(row, seed=outcome.seed, interval=None, interval_kind="")
             )
     for rows in groups.values():
-        # The best networks belong to different steps, so the mean has no step. A seed's own interval says nothing about other seeds.
-        yield replace(over_seeds(rows), step=None, seed=None)
+        # The best networks belong to different steps, so the mean has no step. A seed's own interval says nothing about other seeds. Equal
+        # values of different networks are a coincidence, so they have an interval over seeds as well.
+        values = [row.value for row in rows if row.value is not None]
+        interval = student_interval(values)
+        mean = replace(over_seeds(rows), step=None, seed=None, interval=interval)
+        yield replace(mean, interval_kind="" if interval is None else "over seeds")

@@ -22,3 +22,12 @@ def page(compared, theories) -> str:
     from transformer_theory.report import page
 
     return page(compared, theories=theories)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from tests.report.browser import open_browser
+
+    started = open_browser()
+    yield started
+    started.close()

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from tests.report.browser import open_browser
 from tests.report.synthetic import MODELS, STEPS, violated
 from transformer_theory.report import page as page_of
 
@@ -33,13 +32,6 @@ def page(compared, theories, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(page_of(varied(compared), theories=theories), encoding="utf-8")
     return path
-
-
-@pytest.fixture(scope="module")
-def browser():
-    started = open_browser()
-    yield started
-    started.close()
 
 
 @pytest.fixture(autouse=True)

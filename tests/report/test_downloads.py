@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.report.browser import open_browser
 from tests.report.markup import well_formed
 from tests.report.synthetic import SVM, THEORIES, on_data, small
 from transformer_theory.core.plotting import axes, line
@@ -42,13 +41,6 @@ def page(tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(page_of(small(rows), theories=theories), encoding="utf-8")
     return path
-
-
-@pytest.fixture(scope="module")
-def browser():
-    started = open_browser()
-    yield started
-    started.close()
 
 
 @pytest.fixture

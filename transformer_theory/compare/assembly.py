@@ -1,7 +1,6 @@
 """The rows and arrays of a comparison, assembled from the results of its jobs."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -25,10 +24,10 @@ def measurements(plan: Plan, results: Iterator[Any]) -> Stream:
         plan: the comparison.
         results: results of :meth:`.Plan.jobs`, in their order.
     """
-    trainings: list[Training] = []
+    trainings: list[tuple[str, Training]] = []
     for seed in plan.seeds:
         for recipe in plan.trained:
-            trainings.append(next(results))
+            trainings.append((recipe.name, next(results)))
             parallel.progress(f"{recipe.name}, seed {seed}: trained and measured")
     raw = [next(results) for _ in plan.seeds]
     untrained = {recipe.name: next(results) for recipe in plan.trained}
@@ -36,8 +35,10 @@ def measurements(plan: Plan, results: Iterator[Any]) -> Stream:
         assert plan.parts is not None
         if not plan.networks:
             yield images_and_labels(plan.parts[1], plan.parts[1].images)
-        for number, training in enumerate(trainings):
-            yield from _small_network(plan, training, plan.trained[number % len(plan.trained)].name, untrained)
+        for name, training in trainings:
+            yield from with_nulls(training.rows, nulls_of(untrained[name], UNTRAINED))
+            yield from headlines(plan.theories, name, training.rows, untrained[name])
+            yield from training.others
     elif plan.recipes or not plan.networks:
         reason = "training needs labels of at least two classes" if plan.recipes else "no network was asked for"
         yield Measurement("network", "network", ACCURACY, None, unit="share", reason=reason)
@@ -46,7 +47,7 @@ def measurements(plan: Plan, results: Iterator[Any]) -> Stream:
         assert plan.images is not None
         on_stored = [*stored_networks(plan.networks, plan.raw, plan.images, plan.theories, plan.seeds[0])]
     yield from (item for item in on_stored if not _on_data(item))
-    for view in (*raw, *(training.on_features for training in trainings)):
+    for view in (*raw, *(training.on_features for _, training in trainings)):
         yield from view
     yield from filter(_on_data, on_stored)
 
@@ -56,14 +57,6 @@ def _on_data(item: Measurement | Arrays) -> bool:
     if isinstance(item, Arrays):
         return any("::" in name for name in item)
     return item.kind in ("on data", "assumption")
-
-
-def _small_network(plan: Plan, training: Training, name: str, untrained: dict[str, list[list[Measurement]]]) -> Stream:
-    """Yields the measurements of a small network of one seed, with the null distribution of untrained networks."""
-    yield from with_nulls(training.rows, nulls_of(untrained[name], UNTRAINED))
-    seed = training.rows[0].seed if training.rows else None
-    yield from (replace(row, seed=seed) for row in headlines(plan.theories, name, training.rows, untrained[name]))
-    yield from training.others
 
 
 def verifications_of(claims: Sequence[Claim], seeds: Sequence[int], results: Iterator[Any]) -> Iterator[Verification]:

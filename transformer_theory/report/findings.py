@@ -115,14 +115,17 @@ class Findings:
 
     Attributes:
         all: findings sorted by theory; within a theory raw tokens, then features, then networks.
-        tests: number of p-values in both families.
     """
 
     all: tuple[Finding, ...]
-    tests: int
 
     def __bool__(self) -> bool:
         return bool(self.all)
+
+    @property
+    def tests(self) -> int:
+        """The number of p-values in both families."""
+        return sum(finding.q is not None for finding in self.all)
 
     @property
     def theories(self) -> list[Theory]:
@@ -152,13 +155,12 @@ def findings(aggregate: Aggregate) -> Findings:
     """Returns the findings of the comparisons in an aggregate; none if it holds no comparison."""
     found = [finding for theory in aggregate.theories for finding in _of_theory(aggregate, theory)]
     for scope in ("these data", "training"):
-        family = [index for index, one in enumerate(found) if one.row.scope == scope and one.row.p is not None]
-        tested = [index for index in family if found[index].row.p is not None]
-        q = false_discoveries([found[index].row.p or 1.0 for index in tested])
-        other_q = false_discoveries([1.0 if (p := found[index].other_p) is None else p for index in tested])
-        for index, one, other in zip(tested, q, other_q):
+        family = [(index, one.row.p, one.other_p) for index, one in enumerate(found) if one.row.scope == scope and one.row.p is not None]
+        q = false_discoveries([p for _, p, _ in family])
+        other_q = false_discoveries([1.0 if other is None else other for _, _, other in family])
+        for (index, _, _), one, other in zip(family, q, other_q):
             found[index] = replace(found[index], q=one, other_q=other)
-    return Findings(tuple(found), sum(one.q is not None for one in found))
+    return Findings(tuple(found))
 
 
 def _of_theory(aggregate: Aggregate, theory: Theory) -> list[Finding]:
@@ -325,12 +327,10 @@ def interval_text(row: Measurement) -> str:
 
 
 def short(value: float, row: Measurement) -> str:
-    """Formats a number of a row: with two digits of the half-width of its interval, otherwise with three digits; a share in per cent."""
-    if row.unit == "share":
-        return f"{100 * value:.1f}\u00a0%".replace("-", "−")
+    """Formats a number of a row with two digits of the half-width of its interval, otherwise as :func:`plain_number` does."""
     half = 0.0 if row.interval is None else (row.interval[1] - row.interval[0]) / 2
-    if not 1e-6 < half < 100:
-        return format.number(value)
+    if row.unit == "share" or not 1e-6 < half < 100:
+        return plain_number(value, row)
     return f"{value:.{min(4, max(0, 1 - math.floor(math.log10(half))))}f}".replace("-", "−")
 
 

@@ -9,8 +9,8 @@ from transformer_theory.core.measurement import Measurement, Null, Table
 from transformer_theory.core.plotting import axes
 from transformer_theory.core.result import Result
 from transformer_theory.report import page, write
+from transformer_theory.report.curves import Curves, Series, curves
 from transformer_theory.report.network_figures import _steps
-from transformer_theory.report.timeline import Curves, Series, curves
 from transformer_theory.report.training import training_summary
 from transformer_theory.report.training_figures import MAX_POINTS, panels, theory
 

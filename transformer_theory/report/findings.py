@@ -71,6 +71,16 @@ class Finding:
         return self.data, self.view, self.model
 
     @property
+    def where(self) -> str:
+        """The tokens or the network in words: ``"raw tokens"``, ``"features of ViT"``, ``"trained ViT"``."""
+        return f"trained {self.model}" if self.view == "network" else format.view_name(self.model)
+
+    @property
+    def on_noise(self) -> float | None:
+        """The value on noise, for statements about any data; elsewhere the permuted null is the control, and a bare number misleads."""
+        return self.row.on_noise if self.row.scope == "any data" else None
+
+    @property
     def outcome(self) -> Outcome:
         """The meaning of the value."""
         row = self.row
@@ -255,8 +265,8 @@ def _on_data(cell: Finding) -> str:
         "opposite": ", on the side opposite to the prediction",
         "any data": ", no better than its null" if _within_null(row) else "",
     }.get(cell.outcome, "")
-    if row.scope == "any data" and row.on_noise is not None:
-        noise = short(row.on_noise, row)
+    if cell.on_noise is not None:
+        noise = short(cell.on_noise, row)
         text += f", as on noise ({noise}), so it is no finding about these data" if _as_on_noise(row) else f"; on noise it is {noise}"
     return text
 

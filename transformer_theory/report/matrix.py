@@ -84,8 +84,7 @@ def _scale(cells: list[Finding]) -> tuple[float, float]:
     """Returns the common range of the cells: values, nulls, predictions and noise; intervals may be wider and are cut off."""
     numbers: list[float] = []
     for cell in cells:
-        noise = cell.row.on_noise if cell.row.scope == "any data" else None
-        numbers += [number for number in (cell.row.value, cell.row.predicted, noise) if number is not None]
+        numbers += [number for number in (cell.row.value, cell.row.predicted, cell.on_noise) if number is not None]
         for row in filter(None, (cell.row, cell.own)):
             numbers += [row.null.low, row.null.high] if row.null is not None and row.null.draws else []
     low, high = min(numbers, default=0.0), max(numbers, default=1.0)
@@ -117,9 +116,9 @@ def _cell(ax: "Axes", cell: Finding, left: float, width: float, top: float, scal
         ax.fill(*box, facecolor="#F2D9A6", edgecolor="#A67C1F", linewidth=0.6, zorder=2.5)
     if row.predicted is not None:
         ax.plot([x(row.predicted)] * 2, (y - 0.085, y + 0.085), color=INK, linewidth=0.9, linestyle=(0, (2, 1.4)), zorder=3)
-    if row.scope == "any data" and row.on_noise is not None:
+    if cell.on_noise is not None:
         ax.plot(
-            [x(row.on_noise)], [y], marker="D", markersize=3.6, markerfacecolor="white", markeredgecolor=INK, markeredgewidth=0.8, zorder=4
+            [x(cell.on_noise)], [y], marker="D", markersize=3.6, markerfacecolor="white", markeredgecolor=INK, markeredgewidth=0.8, zorder=4
         )
     tint = {**dict.fromkeys(FOUND, colour(cell.theory.name)), "any data": colour(cell.theory.name), "opposite": ALARM}.get(
         cell.outcome, GREY
@@ -195,18 +194,17 @@ COLUMNS = (
 
 def _cells(finding: Finding, quantity: str, several: bool) -> tuple[table_model.Cell, ...]:
     row = finding.row
-    where = f"trained {finding.model}" if finding.view == "network" else format.view_name(finding.model)
     seeds = format.several(finding.seeds, "seed") if finding.seeds > 1 else ""
     value = (Strong(short(row.value, row)), Note(", ".join(filter(None, (interval_text(row), seeds))))) if row.value is not None else ""
     null = () if row.null is None or not row.null.draws else (short(row.null.median, row), Note(null_text(row)))
     p = "" if row.p is None else p_text(row.p) if finding.q is None else f"{p_text(row.p)} ({p_text(finding.q)})"
     return (
-        Plain(f"{finding.data}: {where}" if several else where),
+        Plain(f"{finding.data}: {finding.where}" if several else finding.where),
         quantity,
         value,
         format.NOTHING if row.predicted is None else short(row.predicted, row),
         null,
-        format.NOTHING if row.on_noise is None or row.scope != "any data" else short(row.on_noise, row),
+        format.NOTHING if finding.on_noise is None else short(finding.on_noise, row),
         format.NOTHING if row.agreement is None else format.number(row.agreement, 2),
         p,
         (finding.outcome, Note(finding.reason)) if finding.reason else finding.outcome,

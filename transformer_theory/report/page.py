@@ -17,9 +17,11 @@ from ..core.theory import Theory
 from . import figures, format, matrix, network_figures, tables, training, training_figures
 from .aggregate import COMPARE, NETWORK, ON_DATA, PROBE, TRAIN, Aggregate, Checked, Entry, aggregate, data_name, result_label, unfinished
 from .bibtex import keys
+from .correlations import correlation_table
+from .curves import Curves, Series, curves, series
 from .html import inline, rendered
 from .slider import slider
-from .timeline import Curves, Series, correlation_table, curves, on_timeline, sentences, series
+from .timeline import on_timeline, sentences
 
 MAX_NUMBERS = 300  # largest number of measurements in one part of the page; the rest are in table.jsonl
 FIRST_NUMBERS = 12  # largest number of measurements that are listed without a fold; of more, some are folded into <details>

@@ -13,8 +13,8 @@ import numpy as np
 from ..core.result import Result
 from . import format
 from .attention_maps import AttentionMaps, attention_maps, displayed, ink
+from .curves import series
 from .network_figures import positions
-from .timeline import series
 
 MAX_IMAGES = 6  # rows of maps
 MAX_LAYERS = 6  # columns of maps

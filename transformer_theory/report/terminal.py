@@ -60,16 +60,15 @@ def _findings(same: Sequence[Finding]) -> "Group":
         table.add_column(ratio=ratio, vertical="top")
     for finding in same:
         row = finding.row
-        where = f"trained {finding.model}" if finding.view == "network" else format.view_name(finding.model)
         if row.value is None:
-            table.add_row(Text(f"    {where}"), Text(finding.reason, style="dim"), "", "", Text(finding.outcome, style="dim"))
+            table.add_row(Text(f"    {finding.where}"), Text(finding.reason, style="dim"), "", "", Text(finding.outcome, style="dim"))
             continue
         null = "" if row.null is None or not row.null.draws else f"null {short(row.null.median, row)}"
         spread = f" ({short(row.null.low, row)} … {short(row.null.high, row)})" if row.null is not None and len(row.null.draws) > 1 else ""
-        noise = "" if row.on_noise is None or row.scope != "any data" else f"noise {short(row.on_noise, row)}"
+        noise = "" if finding.on_noise is None else f"noise {short(finding.on_noise, row)}"
         test = "" if row.p is None else f"p {p_text(row.p)}" + (f", q {p_text(finding.q)}" if finding.q is not None else "")
         table.add_row(
-            Text(f"    {where}"),
+            Text(f"    {finding.where}"),
             Text(short(row.value, row), style="bold").append(f" {interval_text(row)}", style="not bold"),
             Text(f"{null}{spread}", style="dim"),
             Text(noise or test),

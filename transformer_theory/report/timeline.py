@@ -8,11 +8,7 @@ from dataclasses import replace
 
 from ..core.theory import Theory
 from .aggregate import NETWORK
-from .correlations import correlation_table as correlation_table
-from .curves import Curves as Curves
 from .curves import Series
-from .curves import curves as curves
-from .curves import series as series
 
 GEOMETRY = ("rank-collapse residual", "stable rank of the features")  # quantities of networks that the timeline compares with theories
 

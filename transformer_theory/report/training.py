@@ -11,8 +11,8 @@ from ..core.result import Result
 from ..core.statistics import with_interval
 from ..core.theory import Theory
 from . import format, table_model
+from .curves import Curves
 from .table_model import Block, Column, Line, Note, Plain, Strong
-from .timeline import Curves
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -98,6 +99,21 @@ def test_progress_reaches_the_listener():
         progress("and drawn")
     progress("without a listener")
     assert lines == ["2 of 2 settings (size=3)", "and drawn"]  # what does not vary is not repeated
+
+
+def _announce(number: int) -> int:
+    parallel.progress(f"announced {number}")
+    time.sleep(3 * parallel.PROGRESS_INTERVAL)
+    return number
+
+
+def test_progress_of_worker_processes_arrives_while_they_work(alone):
+    events = []
+    with parallel.workers(2), parallel.progress_listener(lambda text: events.append(text)):
+        for result in parallel.stream(_announce, [{"number": number} for number in range(4)]):
+            events.append(result)
+    assert {event for event in events if isinstance(event, str)} == {f"announced {number}" for number in range(4)}
+    assert events.index("announced 0") < events.index(0)
 
 
 def test_no_settings_are_no_work():

@@ -149,3 +149,11 @@ def test_the_figure_and_the_table_of_the_matrix():
     assert "2 tests" in table.legend
     assert matrix.matrix(found()) is None
     assert matrix.table(found()) is None
+
+
+def test_results_of_different_settings_have_their_own_columns():
+    first, second = compared(*on_data(RR, (0.4, 0.41, 0.42))), compared(*on_data(RR, (0.3, 0.31, 0.32)), *on_data(SVM, (0.2, 0.2, 0.2)))
+    second = replace(second, settings={**second.settings, "n": 100})
+    both = findings(aggregate([first, second]))
+    assert [column[0] for column in both.columns] == ["mine (R2)", "mine (R1)"]
+    assert [both.at(RR, column).row.value for column in both.columns] == pytest.approx([0.31, 0.41])

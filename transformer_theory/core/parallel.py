@@ -7,18 +7,22 @@ busy machine, so public solvers are :func:`single_threaded`.
 
 import contextlib
 import functools
+import os
 import re
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import IO, Any, ParamSpec, TypeVar
 
 import torch
 
 P = ParamSpec("P")
 T = TypeVar("T")
 SCHEMES = ("tcp", "tls", "ws", "wss", "ucx")  # URL schemes of dask schedulers
+PROGRESS_INTERVAL = 0.5  # seconds between two looks at the lines of progress of the workers
 TIMEOUT = 5.0  # seconds to wait for a dask scheduler, and then for its first worker
 
 # Whether one_thread is active.
@@ -86,11 +90,36 @@ def stream(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> It
     """
     from joblib import Parallel, delayed
 
-    if active := _active.get():
+    active = _active.get()
+    if active:
         active.used = True
+    # Workers append their lines of progress to a file of this machine, which a thread of this process reads.
+    lines = tempfile.NamedTemporaryFile("r", prefix="progress-") if active and active.count > 1 else None  # noqa: SIM115 - closed below
+    path = lines.name if lines else None
     # Any: joblib's annotation does not cover return_as.
-    results: Any = Parallel(return_as="generator")(delayed(_call)(function, setting) for setting in settings)
-    return results
+    results: Any = Parallel(return_as="generator")(delayed(_call)(function, setting, path) for setting in settings)
+    return results if lines is None else _with_progress(results, lines)
+
+
+def _with_progress(results: Iterator[T], lines: IO[str]) -> Iterator[T]:
+    """Yields the results, and passes the lines of progress that workers write meanwhile to the active listener."""
+    listener, finished = _listener.get(), threading.Event()
+
+    def pass_on() -> None:
+        unfinished = ""
+        while not finished.wait(PROGRESS_INTERVAL):
+            *whole, unfinished = (unfinished + lines.read()).split("\n")
+            for line in whole:
+                listener(line)
+
+    thread = threading.Thread(target=pass_on, daemon=True)
+    with lines:
+        thread.start()
+        try:
+            yield from results
+        finally:
+            finished.set()
+            thread.join()
 
 
 def sweep(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> list[T]:
@@ -109,9 +138,23 @@ def sweep(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> lis
     return results
 
 
-def _call(function: Callable[..., T], setting: dict[str, Any]) -> T:
+def _call(function: Callable[..., T], setting: dict[str, Any], path: str | None) -> T:
+    """Calls the function in a worker, or in this process if there is no path for its lines of progress."""
     with one_thread():
-        return function(**setting)
+        if path is None:
+            return function(**setting)
+        with progress_listener(functools.partial(_append, path)):
+            return function(**setting)
+
+
+def _append(path: str, line: str) -> None:
+    """Appends a line to an existing file; does nothing where the file does not exist, as on another machine of a cluster."""
+    with contextlib.suppress(OSError):
+        file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(file, f"{line}\n".encode())  # a single write, so that lines of several workers do not mix
+        finally:
+            os.close(file)
 
 
 def progress(text: str) -> None:

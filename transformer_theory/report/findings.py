@@ -9,6 +9,7 @@ stands beside it.
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -51,6 +52,7 @@ class Finding:
         seeds: number of seeds with a value.
         q: p-value adjusted for the false discovery rate within its scope; None without p-value.
         other_p, other_q: the same on the side opposite to the prediction.
+        results: names of the results behind it, ``"R1, R2"``.
         own: in networks, the same summary with the null of the metric itself instead of untrained networks; None if it has none.
     """
 
@@ -63,6 +65,7 @@ class Finding:
     q: float | None = None
     other_p: float | None = None
     other_q: float | None = None
+    results: str = ""
     own: Measurement | None = None
 
     @property
@@ -163,7 +166,7 @@ class Findings:
 
 def findings(aggregate: Aggregate) -> Findings:
     """Returns the findings of the comparisons in an aggregate; none if it holds no comparison."""
-    found = [finding for theory in aggregate.theories for finding in _of_theory(aggregate, theory)]
+    found = _distinct([finding for theory in aggregate.theories for finding in _of_theory(aggregate, theory)])
     for scope in ("these data", "training"):
         family = [(index, one.row.p, one.other_p) for index, one in enumerate(found) if one.row.scope == scope and one.row.p is not None]
         q = false_discoveries([p for _, p, _ in family])
@@ -171,6 +174,13 @@ def findings(aggregate: Aggregate) -> Findings:
         for (index, _, _), one, other in zip(family, q, other_q):
             found[index] = replace(found[index], q=one, other_q=other)
     return Findings(tuple(found))
+
+
+def _distinct(found: list[Finding]) -> list[Finding]:
+    """Adds the names of the results to the data of columns in which a theory was measured twice, with different settings."""
+    count = Counter((finding.theory.name, finding.column) for finding in found)
+    twice = {column for (_, column), number in count.items() if number > 1}
+    return [replace(finding, data=f"{finding.data} ({finding.results})") if finding.column in twice else finding for finding in found]
 
 
 def _of_theory(aggregate: Aggregate, theory: Theory) -> list[Finding]:
@@ -194,7 +204,11 @@ def _of_theory(aggregate: Aggregate, theory: Theory) -> list[Finding]:
         if view == "network" and entry.row.setting:  # the row with the metric's own null
             own[place] = entry.row
         elif not entry.row.setting:
-            found.append(Finding(theory, entry.row, view, data, entry.row.model, entry.seeds, other_p=_other_p(entry)))
+            found.append(
+                Finding(
+                    theory, entry.row, view, data, entry.row.model, entry.seeds, other_p=_other_p(entry), results=aggregate.labels(entry)
+                )
+            )
             places.append(place)
     found = [replace(one, own=own.get(place)) if one.view == "network" else one for one, place in zip(found, places)]
     return sorted(found, key=lambda finding: ("raw tokens", "features", "network").index(finding.view))

@@ -159,6 +159,10 @@ class SignFlips:
     @classmethod
     def draw(cls, tokens: Tensor, queries: Tensor | None, draws: int, generator: torch.Generator) -> "SignFlips":
         """Draws the signs; ``queries`` None: the queries are tokens and have their axes and signs."""
+        if not draws:  # no axes are needed
+            widths = tokens.shape[-1], (tokens if queries is None else queries).shape[-1]
+            axes = [torch.eye(width, dtype=torch.float64) for width in widths]
+            return cls(*axes, *(torch.empty(0, width, dtype=torch.float64) for width in widths))
         left = _principal_axes(tokens)
         right = left if queries is None else _principal_axes(queries)
         d, width = len(left), len(left) + (0 if queries is None else len(right))

@@ -96,7 +96,7 @@ CLAIMS = (
         id="joma/gaussian-stable-rank",
         statement=r"The mean stable rank of an m x n Gaussian matrix, $m \ge n$, is nearly $mn / (\mu - 1.2065\, s)$ with "
         r"$\mu = (\sqrt{m-1} + \sqrt n)^2$ and $s = (\sqrt{m-1} + \sqrt n)(1/\sqrt{m-1} + 1/\sqrt n)^{1/3}$, by the Tracy-Widom law of "
-        r"the largest singular value. It is the null of the stable rank in networks. The statement is the library's own. "
+        r"the largest singular value. Stable ranks in networks are compared with such matrices. The statement is the library's own. "
         r"The threshold is ours.",
         measures="largest relative distance from the mean of 400 draws",
         source=Source("johnstone2001distribution", status="own"),

@@ -159,12 +159,10 @@ class SignFlips:
     @classmethod
     def draw(cls, tokens: Tensor, queries: Tensor | None, draws: int, generator: torch.Generator) -> "SignFlips":
         """Draws the signs; ``queries`` None: the queries are tokens and have their axes and signs."""
-        if not draws:  # no axes are needed
-            widths = tokens.shape[-1], (tokens if queries is None else queries).shape[-1]
-            axes = [torch.eye(width, dtype=torch.float64) for width in widths]
-            return cls(*axes, *(torch.empty(0, width, dtype=torch.float64) for width in widths))
-        left = _principal_axes(tokens)
-        right = left if queries is None else _principal_axes(queries)
+        # Without draws the axes are not used; the identity saves their computation.
+        axes = _principal_axes if draws else lambda vectors: torch.eye(vectors.shape[-1], dtype=torch.float64)
+        left = axes(tokens)
+        right = left if queries is None else axes(queries)
         d, width = len(left), len(left) + (0 if queries is None else len(right))
         signs = torch.randint(2, (draws, width), generator=generator).double() * 2 - 1
         return cls(left, right, signs[:, :d], signs if queries is None else signs[:, d:])

@@ -1,14 +1,14 @@
 """Ladders: how far a theory extends when its assumptions are relaxed one after another.
 
-A ladder measures one quantity on rungs. The first rung is the theory's own setting; each further rung relaxes one more assumption.
+A ladder measures one quantity on rungs. The first rung is the theory's own setting. Rungs are cumulative: each one keeps what the earlier
+ones relaxed and relaxes one assumption more. :func:`transformer_theory.reach` measures the rungs on several seeds.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any, Literal
 
-import torch
-
-from .measurement import Null, Side, Unit
+from .measurement import Measurement, Side, Unit
 
 COLUMNS = (
     "own setting",
@@ -19,22 +19,10 @@ COLUMNS = (
     "depth",
     "trained network",
 )
-"""Names of the rungs that several ladders share, in the order in which assumptions are relaxed."""
+"""Names of the columns of the reach map, which all ladders share, in the order in which assumptions are relaxed."""
 
-
-@dataclass(frozen=True)
-class RungValue:
-    """The measurement of one rung with one seed.
-
-    Attributes:
-        value: value of the ladder's quantity.
-        predicted: the theory's prediction; None if it predicts only the side of the null on which the value lies.
-        null: distribution of the quantity at chance.
-    """
-
-    value: float
-    predicted: float | None
-    null: Null | None
+Needs = Literal["", "images", "text"]
+"""The data that a rung needs from the caller of :func:`~transformer_theory.reach`: none, images (CIFAR-10), or a text (WikiText-2)."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +30,15 @@ class Rung:
     """One rung: a setting in which a ladder measures its quantity.
 
     Attributes:
-        name: name of the setting, unique in its ladder.
+        name: name of the setting in a few words, unique in its ladder.
         relaxes: the assumption that this rung drops in addition to those that earlier rungs drop; empty for the first rung.
-        measure: function that draws an instance and measures it.
-        column: the entry of :data:`COLUMNS` to which the rung corresponds; empty if it corresponds to none.
+        measure: ``(generator) -> rows``, or ``(generator, data) -> rows`` for rungs that need data. Draws an instance and measures it. Rows
+            are of kind "rung"; one of them has the ladder's quantity, with its null distribution, and possibly a prediction. Rows without a
+            value have a reason. :func:`~transformer_theory.reach` fills in rung and seed. Null draws that seeds may not draw independently,
+            because they share the data, come from :func:`~.statistics.permutations`.
+        column: the entry of :data:`COLUMNS` to which the rung belongs. Several rungs may belong to one column.
+        covered: whether the theorem covers the rung: all of its assumptions hold there.
+        needs: data that the caller must provide.
 
     Raises:
         ValueError: the column is not in :data:`COLUMNS`.
@@ -53,11 +46,13 @@ class Rung:
 
     name: str
     relaxes: str
-    measure: Callable[[torch.Generator], RungValue]
-    column: str = ""
+    measure: Callable[..., Iterable[Measurement]]
+    column: str
+    covered: bool = False
+    needs: Needs = ""
 
     def __post_init__(self):
-        if self.column and self.column not in COLUMNS:
+        if self.column not in COLUMNS:
             raise ValueError(f"column must be one of {', '.join(map(repr, COLUMNS))}, got {self.column!r}")
 
 
@@ -69,10 +64,10 @@ class Ladder:
         quantity, unit: name and unit of the quantity.
         side: side of the null on which the theory predicts the value.
         null_kind: method by which the null is drawn.
-        rungs: settings, from the theory's own setting outwards; may be empty.
+        rungs: settings, from the theory's own setting outwards; their columns are in the order of :data:`COLUMNS`.
 
     Raises:
-        ValueError: two rungs have the same name.
+        ValueError: two rungs have the same name, their columns are out of order, or the first rung relaxes an assumption.
     """
 
     quantity: str
@@ -85,3 +80,12 @@ class Ladder:
         names = [rung.name for rung in self.rungs]
         if len(set(names)) < len(names):
             raise ValueError(f"the rungs of a ladder must have different names, got {names}")
+        columns = [COLUMNS.index(rung.column) for rung in self.rungs]
+        if columns != sorted(columns):
+            raise ValueError(f"the columns of the rungs must be in the order of COLUMNS, got {[rung.column for rung in self.rungs]}")
+        if self.rungs and self.rungs[0].relaxes:
+            raise ValueError(f"the first rung is the theory's own setting and relaxes nothing, got {self.rungs[0].relaxes!r}")
+
+    def row(self, theory: str, value: float | None, **columns: Any) -> Measurement:
+        """Returns a row of the ladder's quantity, of kind "rung", with its unit and side; ``columns`` are further columns of the row."""
+        return Measurement(theory, "rung", self.quantity, value, unit=self.unit, side=self.side, **columns)

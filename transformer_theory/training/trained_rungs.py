@@ -1,0 +1,81 @@
+"""Rungs of a ladder that measure a theory's headline in trained networks, for theories whose ladder has the same quantity.
+
+The networks are those of :data:`.recipes.RECIPES`, trained as in a comparison: on the digits, or on images that the caller provides.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache, partial
+
+import torch
+from torch import nn
+
+from ..core.ladder import Rung
+from ..core.measurement import Measurement, Table
+from ..core.statistics import HEADLINE_DRAWS, fixed_generator, over_heads
+from ..core.theory import InNetworks
+from ..data import Images, TokenData, digits, image_sets
+from ..models import build
+from .monitor import Monitor
+from .recipes import RECIPES
+from .supervised import train_classifier
+
+STEPS = 600  # optimiser steps, as in a comparison
+TRAIN_SHARE = 0.7
+NETWORKS = ("ViT", "CRATE (released form)")
+
+
+def trained_network_rungs(theory: str, in_networks: InNetworks) -> tuple[Rung, ...]:
+    """Returns the rungs of the column "trained network": two networks on the digits, and a ViT on images of the caller.
+
+    Args:
+        theory: name of the theory.
+        in_networks: its metrics. The headline, averaged over layers and heads, has the null distribution of the metric itself.
+    """
+    rungs = [
+        Rung(
+            f"{recipe} on digits",
+            "a network trained on its task alone" if number == 0 else "another network",
+            partial(_headline, theory, in_networks, recipe),
+            column="trained network",
+        )
+        for number, recipe in enumerate(NETWORKS)
+    ]
+    images = Rung("ViT on images", "the digits", partial(_headline, theory, in_networks, "ViT"), column="trained network", needs="images")
+    return (*rungs, images)
+
+
+def _headline(
+    theory: str, in_networks: InNetworks, recipe: str, generator: torch.Generator, images: tuple[Images, Images] | None = None
+) -> Iterator[Measurement]:
+    """Yields the headline in a trained network of one seed, averaged over layers and heads."""
+    model, validation = trained_network(recipe, generator.initial_seed(), images)
+    monitor = Monitor(validation, in_networks.metrics, name=recipe, untrained=None)
+    measured = Table(monitor.measure(model, STEPS, draws=HEADLINE_DRAWS)).select(theory=theory, quantity=in_networks.headline)
+    rows = measured.where(lambda row: row.value is not None)
+    if not rows:
+        reason = measured[0].reason if measured else f"measured in no layer of {recipe}"
+        yield Measurement(theory, "rung", in_networks.headline, None, reason=reason, model=recipe, data=validation.name)
+        return
+    columns = {"kind": "rung", "side": in_networks.side, "data": validation.name, "note": f"mean over layers and heads after {STEPS} steps"}
+    yield replace(over_heads(rows), layer=None, step=None, **columns)
+
+
+@lru_cache(maxsize=2)
+def trained_network(recipe: str, seed: int, images: tuple[Images, Images] | None = None) -> tuple[nn.Module, TokenData]:
+    """Trains a small network; returns it with the validation tokens. The last two are kept, since several theories measure them.
+
+    Args:
+        recipe: name in :data:`.recipes.RECIPES`.
+        seed: seed of initial weights and batches; the split is the same for all seeds.
+        images: training and test images; None: the digits.
+    """
+    if images is None:
+        train, validation = digits().split(TRAIN_SHARE, fixed_generator())
+    else:
+        train, validation = (image_sets.tokens_of(part.mixed(fixed_generator()), fixed_generator()) for part in images)
+    chosen, generator = RECIPES[recipe], torch.Generator().manual_seed(seed)
+    model = build(lambda: chosen.build(train), generator)
+    rate, size = chosen.learning_rate, chosen.batch_size
+    trained = train_classifier(model, train, validation, steps=STEPS, learning_rate=rate, batch_size=size, generator=generator)
+    return trained.model.eval(), validation

@@ -5,6 +5,7 @@
     result = tt.compare(tt.data.load("digits"))                # every theory on the same data and the same trained networks
     tt.figures(result)                                         # a notebook shows result and figures
     print(tt.verify("attention_svm/global-direction"))         # one claim, with a control that must fail
+    tt.reach("crate", seeds=2, until="full block")             # how far a theory extends when its assumptions are relaxed
     print(tt.cite("crate"))                                    # BibTeX
 
 The theories are attention_svm, scan_snap, joma, rate_reduction and crate; they share data, metrics, models, probes and training.
@@ -20,6 +21,7 @@ from .compare import compare  # imported now: a later import of the module compa
 
 if TYPE_CHECKING:
     from . import data, metrics, models
+    from .compare.reach import reach
     from .core.claims import Claim, Evidence, Verification
     from .core.errors import Infeasible, NotConverged
     from .core.experiment import Experiment, RandomExperiment
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from .theories import attention_svm, cite, crate, joma, list_theories, rate_reduction, scan_snap, verify
 
 _FROM = {
+    "compare.reach": ("reach",),
     "core.claims": ("Claim", "Evidence", "Verification"),
     "core.errors": ("Infeasible", "NotConverged"),
     "core.experiment": ("Experiment", "RandomExperiment"),
@@ -77,6 +80,7 @@ __all__ = [
     "models",
     "probe",
     "rate_reduction",
+    "reach",
     "respond",
     "scan_snap",
     "verify",

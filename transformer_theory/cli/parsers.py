@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..core.errors import nearest, nearest_first
-from . import catalogue, claims, commands, report, training
+from . import catalogue, claims, commands, reach, report, training
 from .terminal import NAME
 
 EXIT_CODES = (
@@ -157,6 +157,21 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     add_workers(subparser, "number of processes that train networks, measure and check claims in parallel", None)
     if argv[:1] == ["compare"]:
         _describe_networks(steps, networks)
+
+    subparser = command("reach", reach.reach_of_theories, "measure how far theories extend when their assumptions are relaxed one by one")
+    text = "theories to measure, or single rungs as THEORY/RUNG (default: all theories that have a ladder)"
+    subparser.add_argument("theories", nargs="*", metavar="THEORY", help=text)
+    subparser.add_argument("--seeds", type=_seeds, metavar="N|A,B", help="number or list of seeds of each rung (default: 5)")
+    text = "folder for the cells and the result; the cells that it holds already are not measured again"
+    subparser.add_argument("--out", type=_path, required=True, metavar="DIR", help=text)
+    subparser.add_argument("--overwrite", action="store_true", help="measure all cells again")
+    subparser.add_argument("--quick", action="store_true", help="two seeds, up to the column 'full block'; other options take precedence")
+    subparser.add_argument("--until", metavar="COLUMN", help="last column to measure, such as 'full block' (default: all columns)")
+    text = (
+        "data for the rungs that need some: images (cifar10, a path) and a text (a .txt file); without them these rungs say what they need"
+    )
+    subparser.add_argument("--data", nargs="+", default=[], metavar="NAME|PATH", help=text)
+    add_workers(subparser, "number of processes that measure cells in parallel", None)
 
     help = "check claims, each with a control that must fail; the exit code is 1 if a claim is violated or a control does not fail"
     subparser = command("verify", claims.verify_claims, help)

@@ -88,6 +88,21 @@ def stream(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> It
     With several processes, all calls are submitted immediately. By default, calls run in this process, each when its result is requested.
     The function must be importable, and its arguments and results must be picklable. Random numbers must come from a seed in the setting.
     """
+    return _submit(function, settings, "generator")
+
+
+def as_completed(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> Iterator[tuple[int, T]]:
+    """Yields the number and the result of each call as soon as it is done; otherwise as :func:`stream`."""
+    numbered = ({"number": number, "function": function, "setting": setting} for number, setting in enumerate(settings))
+    return _submit(_numbered, numbered, "generator_unordered")
+
+
+def _numbered(*, number: int, function: Callable[..., T], setting: dict[str, Any]) -> tuple[int, T]:
+    return number, function(**setting)
+
+
+def _submit(function: Callable[..., T], settings: Iterable[dict[str, Any]], return_as: str) -> Iterator[T]:
+    """Submits the calls to the active joblib context and returns an iterator over their results."""
     from joblib import Parallel, delayed
 
     active = _active.get()
@@ -97,7 +112,7 @@ def stream(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> It
     lines = tempfile.NamedTemporaryFile("r", prefix="progress-") if active and active.count > 1 else None  # noqa: SIM115 - closed below
     path = lines.name if lines else None
     # Any: joblib's annotation does not cover return_as.
-    results: Any = Parallel(return_as="generator")(delayed(_call)(function, setting, path) for setting in settings)
+    results: Any = Parallel(return_as=return_as)(delayed(_call)(function, setting, path) for setting in settings)
     return results if lines is None else _with_progress(results, lines)
 
 

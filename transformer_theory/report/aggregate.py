@@ -21,13 +21,14 @@ from ..core.statistics import over_heads, over_seeds
 from ..core.theory import Theory
 from . import format
 
-COMPARE, TRAIN, PROBE, VERIFY = "compare", "train", "probe", "verify"  # names of results
+COMPARE, REACH, TRAIN, PROBE, VERIFY = "compare", "reach", "train", "probe", "verify"  # names of results
 NETWORK = "network"  # entry of the column "theory" in rows that belong to no theory
 ON_DATA, IN_NETWORKS = ("on data", "assumption"), ("in network", "network")  # kinds of rows
 SAME = 1e-9  # relative difference up to which values from different machines count as equal
 _INDIFFERENT = (  # settings in which pooled runs may differ
     *("seed", "seeds", "claims", "claim_seeds", "theories", "networks", "models", "run_id", "workers", "device"),
     *("data", "max_seconds"),  # the data are a column of the rows
+    *("until", "inputs", "ladders"),  # of a reach; the rung is a column of the rows
 )
 _OF_DATA = ("n", "seq", "dim", "checksum")  # settings of a comparison on which the analysis of raw tokens depends
 

@@ -12,10 +12,11 @@ from ..core.measurement import Table
 from ..core.plotting import pdf, style, svg
 from ..core.result import Result
 from ..core.theory import Theory
-from . import format, matrix, network_figures, training_figures
+from . import format, matrix, network_figures, reach_map, training_figures
 from .aggregate import COMPARE, NETWORK, ON_DATA, TRAIN, Aggregate, data_name, result_label
 from .curves import Curves, Series, curves, series
 from .findings import findings
+from .reached import reached
 from .timeline import on_timeline
 from .training import training_summary
 
@@ -99,6 +100,9 @@ def pictures(aggregate: Aggregate) -> list[Picture]:
         stem = "-".join(dict.fromkeys(stem for result, stem in zip(aggregate.results, stems) if result.name == COMPARE))
         title = "what was found: the headline of each theory on data and in networks"
         all_pictures.insert(0, Picture(f"{stem}-findings", title, None, partial(matrix.matrix, found)))
+    if cells := reached(aggregate):
+        title = "how far the theories reach as their assumptions are relaxed"
+        all_pictures.insert(0, Picture("reach-map", title, None, partial(reach_map.reach_map, cells)))
     names = format.unique(picture.name for picture in all_pictures)
     return [replace(picture, name=name) for picture, name in zip(all_pictures, names)]
 

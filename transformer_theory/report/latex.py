@@ -12,7 +12,9 @@ from ..core.theory import Theory
 from .aggregate import Aggregate, aggregate
 from .findings import findings
 from .latex_findings import matrix
+from .latex_reach import rungs
 from .latex_text import escape, prose, typewriter
+from .reached import reached
 from .table_model import Block, Cell, Code, Column, Note, Piece, Plain, Strong, StrongNote, Table, pieces
 from .tables import summary
 
@@ -34,7 +36,7 @@ _LEFT, _RIGHT = r"\raggedright\arraybackslash", r"\raggedleft\arraybackslash"
 def latex(results: Result | Iterable[Result], *, theories: Iterable[Theory] | None = None) -> str:
     r"""Returns the table of all theories: the findings as one float as wide as the text and at most as high as a page.
 
-    Without findings, because the results hold no comparison, the summary of the results is returned as one or several floats.
+    Results without a comparison have no findings: their table is that of the rungs of a reach, or the summary of the results.
 
     Args:
         results: one result or several; runs that differ only in their seed are averaged into one line.
@@ -47,8 +49,10 @@ def latex(results: Result | Iterable[Result], *, theories: Iterable[Theory] | No
 
 def all_theories(combined: Aggregate) -> str:
     """Returns :func:`latex` of results that are already combined."""
-    found = findings(combined)
-    return matrix(found, combined, NEEDS) if found else floats(summary(combined))
+    if found := findings(combined):
+        return matrix(found, combined, NEEDS)
+    cells = reached(combined)
+    return rungs(cells) if cells else floats(summary(combined))
 
 
 def text(cell: Cell) -> str:

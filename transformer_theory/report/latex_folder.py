@@ -1,6 +1,7 @@
 r"""A folder of LaTeX files made from results, ready for ``\input``:
 
 * ``all.tex``: all theories in one table on one page; ``findings.tex``: the findings in a few sentences, as a list;
+* ``reach.tex``: how far the theories reach, as a list of sentences and a table of the rungs;
 * ``<theory>.tex``: the tables of one theory; ``networks.tex``: the results of trained networks;
 * ``macros.tex``: a macro for every number; ``appendix.tex``: the provenance of the numbers; ``references.bib``: the cited works;
 * ``figures/``: each figure as PDF and SVG; ``example.tex``: a document that includes all files and compiles with pdflatex and bibtex.
@@ -20,11 +21,21 @@ from .findings import findings
 from .html import TEMPLATES
 from .latex import PACKAGES, all_theories, longtable
 from .latex_findings import itemize
+from .latex_reach import reach
 from .latex_text import escape, typewriter
 from .macros import definitions, example, macros
+from .reached import reached
 from .table_model import Table
 
-OWN = ("all", "findings", "networks", "macros", "appendix", "example")  # stems of files that belong to no theory; theories may not use them
+OWN = (
+    "all",
+    "findings",
+    "reach",
+    "networks",
+    "macros",
+    "appendix",
+    "example",
+)  # stems of files that belong to no theory; theories may not use them
 
 
 def latex_folder(
@@ -46,8 +57,13 @@ def latex_folder(
     """
     drawn = drawn or draw(pictures(aggregate), progress=progress)
     texts = {"all.tex": all_theories(aggregate)}
+    leading: list[tuple[str, str]] = []
+    if cells := reached(aggregate):
+        texts["reach.tex"] = reach(cells)
+        leading.append(("Reach", "reach"))
     if found := itemize(findings(aggregate)):
         texts["findings.tex"] = found
+        leading.append(("Findings", "findings"))
     inputs: list[tuple[str, Theory | None]] = []
     for name, theory, theory_tables in _theories(aggregate):
         texts[f"{name}.tex"] = "\n".join(map(longtable, theory_tables))
@@ -58,7 +74,7 @@ def latex_folder(
     texts["macros.tex"] = definitions(aggregate)
     texts["appendix.tex"] = longtable(tables.provenance(aggregate, folders, checksums))
     texts["references.bib"] = references(aggregate.results, theories=aggregate.theories)
-    texts["example.tex"] = _example(aggregate, inputs, drawn.shown, with_findings=bool(found))
+    texts["example.tex"] = _example(aggregate, inputs, drawn.shown, leading)
     return {name: text.encode() for name, text in texts.items()} | {
         f"figures/{name}": data for name, data in drawn.files.items()
     }, drawn.failed
@@ -68,6 +84,7 @@ def names(aggregate: Aggregate) -> list[str]:
     """Lists the files that :func:`latex_folder` may write, without drawing; figures that turn out to be empty are listed too."""
     missing = {"networks"} if tables.networks(aggregate) is None else set()
     missing |= set() if itemize(findings(aggregate)) else {"findings"}
+    missing |= set() if reached(aggregate) else {"reach"}
     stems = [name for name in OWN if name not in missing]
     texts = [f"{name}.tex" for name in (*stems, *(name for name, *_ in _theories(aggregate)))]
     return [*texts, "references.bib", *(f"figures/{name}" for name in file_names(pictures(aggregate)))]
@@ -88,11 +105,13 @@ def _file_name(theory: Theory) -> str:
     return f"theory-{name}" if name in OWN else name
 
 
-def _example(aggregate: Aggregate, inputs: Sequence[tuple[str, Theory | None]], shown: Sequence[Picture], *, with_findings: bool) -> str:
-    """Returns the example document, with a section of findings, one per theory and one for the networks."""
+def _example(
+    aggregate: Aggregate, inputs: Sequence[tuple[str, Theory | None]], shown: Sequence[Picture], leading: Sequence[tuple[str, str]]
+) -> str:
+    """Returns the example document, with the leading sections (title, file), one per theory and one for the networks."""
     number = example(macros(aggregate))
     macro_text = rf"A number in the text is a macro: {typewriter(chr(92) + number.name)} is \{number.name}." if number else ""
-    sections = [r"\section{Findings}", r"\input{findings}"] if with_findings else []
+    sections = [line for title, name in leading for line in (rf"\section{{{title}}}", rf"\input{{{name}}}")]
     for name, theory in inputs:
         panels = [picture for picture in shown if picture.theory == (theory.name if theory else None)]
         sections += [rf"\section{{{escape(theory.title if theory else 'Networks')}}}", rf"\input{{{name}}}", *map(_figure, panels)]

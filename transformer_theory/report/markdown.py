@@ -4,10 +4,11 @@ import re
 
 from ..core.sources import Source
 from ..core.statistics import LEVEL
-from . import findings, format, tables
+from . import findings, format, reach_map, tables
 from .aggregate import Aggregate
 from .findings import Finding, Findings, sentences
 from .formulas import spans
+from .reached import reached, statements
 from .table_model import Cell, Code, Note, Piece, Plain, Strong, StrongNote, Table, pieces
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~$#])")
@@ -22,6 +23,9 @@ def markdown(aggregate: Aggregate, provenance: Table | None = None) -> str:
     """
     found = findings.findings(aggregate)
     parts = ["# Results"]
+    if cells := reached(aggregate):
+        parts += ["\n".join(f"- **{_prose(title)}**: {_prose(text)}." for title, text in statements(cells))]
+        parts += [table(part) for part in [reach_map.table(cells)] if part is not None]
     if found:
         parts += ["\n".join(f"- {_prose(sentence)}" for sentence in sentences(found)), matrix(found)]
     parts += [table(tables.summary(aggregate))]

@@ -14,7 +14,7 @@ from ..core.parallel import stream
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.theory import Theory
-from . import figures, format, matrix, network_figures, tables, training, training_figures
+from . import figures, format, matrix, network_figures, reach_map, tables, training, training_figures
 from .aggregate import COMPARE, NETWORK, ON_DATA, PROBE, TRAIN, Aggregate, Checked, Entry, aggregate, data_name, result_label, unfinished
 from .bibtex import keys
 from .correlations import correlation_table
@@ -55,6 +55,7 @@ def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | Non
     context: dict[str, Any] = {
         **_head(combined, single),
         "alone": single,
+        "reach": reach_map.section(combined),
         "found": matrix.section(combined),
         "notes": combined.notes,
         "copy": COPY if any(data_name(result).endswith(JPEGS) for result in combined.results) else "",

@@ -10,6 +10,7 @@ from ..core.theory import Theory
 from . import format, tables
 from .aggregate import NETWORK, aggregate
 from .findings import Finding, findings, interval_text, p_text, sentences, short
+from .reached import reached, statements, two_digits
 from .unicode_math import plain
 
 if TYPE_CHECKING:
@@ -77,6 +78,36 @@ def _findings(same: Sequence[Finding]) -> "Group":
             ),
         )
     return Group(heading, table)
+
+
+def reach(result: Result, *, theories: Iterable[Theory] | None = None) -> "Group":
+    """Returns how far the theories reach: the sentences, and one line per rung."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    cells = reached(aggregate(result, theories=theories))
+    parts: list[RenderableType] = [Padding(Text(plain(f"{title}: {text}.")), (0, 0, 1, 2)) for title, text in statements(cells)]
+    for theory in {cell.theory.name: cell.theory for cell in cells}.values():
+        own = [cell for cell in cells if cell.theory is theory]
+        parts.append(Text(plain(theory.title), style="bold").append(f" · {plain(own[0].row.quantity)}", style="not bold dim"))
+        table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True, show_header=False)
+        for ratio in (8, 8, 8, 6, 5):
+            table.add_column(ratio=ratio, vertical="top")
+        for cell in own:
+            row = cell.row
+            if row.value is None:
+                table.add_row(Text(f"  {cell.name}"), Text(row.reason, style="dim"), "", "", "")
+                continue
+            spread = f" ({short(row.null.low, row)} … {short(row.null.high, row)})" if row.null is not None and row.null.draws else ""
+            null = f"null {short(row.null.median, row)}{spread}" if spread and row.null is not None else ""
+            value = Text(short(row.value, row), style="bold").append(f" {interval_text(row)}", style="not bold")
+            style = {"beyond chance": "green", "opposite": "bold red"}.get(cell.outcome, "dim")
+            agreement = "" if row.agreement is None else f"agreement {two_digits(row.agreement)}"
+            table.add_row(Text(f"  {cell.name}"), value, Text(null, style="dim"), Text(agreement), Text(cell.outcome, style=style))
+        parts.append(table)
+    return Group(*parts)
 
 
 def verdict(name: str) -> "Text":

@@ -22,7 +22,7 @@ from .supervised import train_classifier
 
 STEPS = 600  # optimiser steps, as in a comparison
 TRAIN_SHARE = 0.7
-NETWORKS = ("ViT", "CRATE (released form)")
+NETWORKS = {"ViT": "ViT", "CRATE": "CRATE (released form)"}  # recipe of each network
 
 
 def trained_network_rungs(theory: str, in_networks: InNetworks) -> tuple[Rung, ...]:
@@ -34,12 +34,12 @@ def trained_network_rungs(theory: str, in_networks: InNetworks) -> tuple[Rung, .
     """
     rungs = [
         Rung(
-            f"{recipe} on digits",
+            f"{name} on digits",
             "a network trained on its task alone" if number == 0 else "another network",
             partial(_headline, theory, in_networks, recipe),
             column="trained network",
         )
-        for number, recipe in enumerate(NETWORKS)
+        for number, (name, recipe) in enumerate(NETWORKS.items())
     ]
     images = Rung("ViT on images", "the digits", partial(_headline, theory, in_networks, "ViT"), column="trained network", needs="images")
     return (*rungs, images)

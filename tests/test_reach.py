@@ -1,0 +1,276 @@
+"""The reach of theories: cells, folders, outcomes, sentences, map and table."""
+
+import json
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+import transformer_theory as tt
+from transformer_theory import report
+from transformer_theory.compare import reach as module
+from transformer_theory.compare.reach import CELLS, reach
+from transformer_theory.core import parallel
+from transformer_theory.core.errors import NotConverged
+from transformer_theory.core.ladder import COLUMNS, Ladder, Rung
+from transformer_theory.core.measurement import Measurement, Null
+from transformer_theory.core.result import Result
+from transformer_theory.core.theory import Theory
+from transformer_theory.data.text import Text, Vocabulary
+from transformer_theory.report.aggregate import aggregate
+from transformer_theory.report.latex_reach import rungs
+from transformer_theory.report.reach_map import reach_map, table
+from transformer_theory.report.reached import reached, statements, two_digits
+
+CALLS: list[int] = []
+
+
+def draw(shift: float, predicted: float | None, draws: int, generator: torch.Generator):
+    """A value near ``shift`` among normal draws around zero, and a second quantity."""
+    CALLS.append(generator.initial_seed())
+    value, *null = (0.1 * torch.randn(draws + 1, generator=generator, dtype=torch.float64)).tolist()
+    yield LADDER.row("toy", shift + value, null=Null("normal draws", tuple(null)), predicted=predicted)
+    yield Measurement("toy", "rung", "draws", float(draws))
+
+
+def count(generator: torch.Generator, text: Text):
+    yield LADDER.row("toy", float(len(text)))
+
+
+def stop(generator: torch.Generator):
+    raise NotConverged("the iteration stopped")
+
+
+LADDER = Ladder("height", "", ">=", "normal draws")
+
+
+def rung(name: str, column: str, shift: float, *, predicted: float | None = 1.0, draws: int = 199, **more) -> Rung:
+    return Rung(name, "" if column == COLUMNS[0] else "an assumption", partial(draw, shift, predicted, draws), column, **more)
+
+
+def toy(*rungs: Rung) -> Theory:
+    ladder = replace(LADDER, rungs=rungs)
+    return Theory("toy", "Toy", "Which?", "None.", sources=(), assumptions=("none",), claims=(), ladder=ladder)
+
+
+OWN, REAL = rung("own", COLUMNS[0], 1.0, covered=True), rung("real", COLUMNS[1], 0.6)
+NOISE, BACK, UNDER = rung("noise", COLUMNS[3], 0.0), rung("back", COLUMNS[4], 0.8), rung("under", COLUMNS[4], -0.9)
+NOISE_FIRST = rung("noise first", COLUMNS[0], 0.0)
+RANGE = rung("range", COLUMNS[4], 0.7, draws=19)
+
+
+def cells(*rungs: Rung, seeds: int = 5):
+    theory = toy(*rungs)
+    return reached(aggregate(reach(theory, seeds=seeds), theories=[theory]))
+
+
+def test_every_rung_has_a_row_per_seed_and_quantity():
+    result = reach(toy(OWN, REAL), seeds=3)
+    assert [(row.rung, row.seed, row.quantity) for row in result.table if row.quantity == "height"] == [
+        (name, seed, "height") for name in ("own", "real") for seed in range(3)
+    ]
+    assert len(result.select(quantity="draws")) == 6
+    assert {row.verdict for row in result.select(rung="own")} == {None}
+    assert {row.verdict for row in result.select(rung="real", quantity="height")} == {"not covered"}
+    assert result.settings["ladders"]["toy"]["rungs"][1] == {
+        "name": "real",
+        "relaxes": "an assumption",
+        "column": COLUMNS[1],
+        "covered": False,
+        "needs": "",
+    }
+    seeds = [row.value for row in result.select(rung="own", quantity="height")]
+    assert len(set(seeds)) == 3
+
+
+def test_outcomes():
+    found = {cell.name: cell for cell in cells(OWN, REAL, NOISE, BACK, UNDER, RANGE)}
+    outcomes = {name: cell.outcome for name, cell in found.items()}
+    assert outcomes == {
+        "own": "beyond chance",
+        "real": "beyond chance",
+        "noise": "at chance",
+        "back": "beyond chance",
+        "under": "opposite",
+        "range": "beyond chance",
+    }
+    assert found["real"].row.agreement == pytest.approx(0.6, abs=0.15)
+    low, high = found["real"].interval
+    assert low < found["real"].row.agreement < high
+    assert found["range"].q is None
+    assert found["noise"].seeds == 5
+
+
+def test_the_false_discovery_rate_is_controlled_over_all_rungs():
+    border = rung("border", COLUMNS[1], 0.14)
+    (alone,) = (cell for cell in cells(OWN, border) if cell.name == "border")
+    assert alone.row.p < 0.05
+    assert alone.outcome == "beyond chance"
+    others = [rung(f"noise {k}", COLUMNS[1], 0.0) for k in range(9)]
+    (among,) = (cell for cell in cells(NOISE_FIRST, border, *others) if cell.name == "border")
+    assert among.row.p == alone.row.p
+    assert among.outcome == "at chance"
+
+
+def test_without_a_prediction_the_first_rung_is_the_reference():
+    own, real = rung("own", COLUMNS[0], 2.0, predicted=None), rung("real", COLUMNS[1], 1.0, predicted=None)
+    result = reach(toy(own, real), seeds=4)
+    first = [row.value for row in result.select(rung="own", quantity="height")]
+    for row in result.select(quantity="height"):
+        assert row.basis == "own setting"
+        assert row.predicted == pytest.approx(sum(first) / 4)
+    assert {row.predicted for row in result.select(quantity="draws")} == {None}
+    found = {cell.name: cell.row.agreement for cell in reached(aggregate(result, theories=[toy(own, real)]))}
+    assert found["own"] == pytest.approx(1)
+    assert found["real"] == pytest.approx(0.5, abs=0.1)
+
+
+def test_an_interrupted_reach_goes_on_where_it_stopped(tmp_path):
+    theory, whole = toy(OWN, REAL), reach(toy(OWN, REAL), seeds=2)
+    seen = []
+
+    def interrupt(line: str) -> None:
+        seen.append(line)
+        if "(3 of 4)" in line:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reach(theory, seeds=2, folder=tmp_path, progress=interrupt)
+    with (tmp_path / CELLS).open("a") as file:
+        file.write('{"cell": ["toy", "re')  # the process was killed while it wrote
+    CALLS.clear()
+    assert reach(theory, seeds=2, folder=tmp_path).table == whole.table
+    assert len(CALLS) == 1
+    reach(theory, seeds=3, folder=tmp_path)
+    assert CALLS[1:] == [2, 2]
+
+
+def test_two_processes_give_the_same_rows():
+    theory = toy(OWN, REAL)
+    with parallel.workers(2):
+        assert reach(theory, seeds=2).table == reach(theory, seeds=2, workers=1).table
+
+
+def test_a_solver_that_stops_gives_a_reason_and_missing_data_are_named(tmp_path):
+    stopping = Rung("stopping", "an assumption", stop, COLUMNS[2])
+    counting = Rung("counting", "another", count, COLUMNS[6], needs="text")
+    theory = toy(OWN, stopping, counting)
+    result = reach(theory, seeds=1, folder=tmp_path)
+    assert "stopped" in result.select(rung="stopping").one().reason
+    assert result.select(rung="counting").one().reason == "needs text (--data FILE.txt)"
+    text = Text(torch.arange(12) % 3, Vocabulary(("<unk>", "b", "c")), "letters")
+    assert reach(theory, seeds=1, text=text, folder=tmp_path).select(rung="counting").one().value == 12
+    longer = Text(torch.arange(15) % 3, text.vocabulary, "letters")
+    with pytest.raises(ValueError, match=r"holds cells of text 'letters, 12 words', got 'letters, 15 words'; choose another --out"):
+        reach(theory, seeds=1, text=longer, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"theories": "crat"}, "unknown theory 'crat'; did you mean 'crate'"),
+        ({"theories": "crate/exact step"}, "unknown rung 'exact step' of crate; did you mean"),
+        ({"theories": []}, "theories must name at least one, got none"),
+        ({"theories": "crate", "until": "full blok"}, "unknown column 'full blok'; did you mean 'full block'"),
+        ({"theories": "crate", "seeds": 0}, "seeds"),
+        ({"theories": "crate", "images": "no-such-images"}, "no-such-images"),
+    ],
+)
+def test_bad_input(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        tt.reach(**arguments)
+
+
+def test_folders_of_other_things_are_refused(tmp_path):
+    theory = toy(OWN)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.txt").write_text("mine")
+    with pytest.raises(ValueError, match="holds other files, not a reach"):
+        reach(theory, seeds=1, folder=tmp_path / "other")
+    reach(theory, seeds=1, folder=tmp_path / "old")
+    path = tmp_path / "old" / CELLS
+    head, *lines = path.read_text().splitlines(keepends=True)
+    path.write_text(json.dumps(json.loads(head) | {"version": "0.0.1"}) + "\n" + "".join(lines))
+    with pytest.raises(ValueError, match=r"holds cells of version 0.0.1, format 1, expected version .*; choose another --out"):
+        reach(theory, seeds=1, folder=tmp_path / "old")
+    path.write_text("nonsense\n")
+    with pytest.raises(ValueError, match="does not hold the cells of a reach"):
+        reach(theory, seeds=1, folder=tmp_path / "old")
+
+
+def test_a_rung_without_the_quantity_is_an_error():
+    broken = Rung("broken", "", lambda generator: [Measurement("toy", "rung", "other", 1.0)], COLUMNS[0])
+    with pytest.raises(ValueError, match=r"a rung must measure 'height' once, .* toy/broken gave"):
+        reach(toy(broken), seeds=1)
+
+
+def test_columns_are_in_order_and_names_are_unique():
+    with pytest.raises(ValueError, match="order"):
+        toy(REAL, OWN)
+    with pytest.raises(ValueError, match="different names"):
+        toy(OWN, replace(REAL, name="own"))
+    with pytest.raises(ValueError, match="relaxes nothing"):
+        toy(REAL)
+    with pytest.raises(ValueError, match="column must be one of"):
+        rung("own", "elsewhere", 1.0)
+
+
+def test_sentences_say_where_the_theory_ends():
+    ((_, text),) = statements(cells(OWN, REAL, NOISE))
+    assert text.startswith("the height is beyond chance with agreement ")
+    assert "at “own” and " in text
+    assert text.endswith("up to “real”; at chance at “noise”")
+    ((_, text),) = statements(cells(OWN, NOISE, BACK))
+    assert text.endswith("at “own”; at chance at “noise”; beyond chance again at “back”")
+    ((_, text),) = statements(cells(OWN, REAL))
+    assert "on all 2 rungs (agreement" in text
+    ((_, text),) = statements(cells(NOISE_FIRST, BACK))
+    assert text == "the height is at chance on its first rung, “noise first”; beyond chance at “back”"
+    ((_, text),) = statements(cells(OWN, NOISE, rung("noise 2", COLUMNS[4], 0.0)))
+    assert text.endswith("at chance from “noise” on")
+
+
+def test_numbers_have_two_digits():
+    assert [two_digits(number) for number in (0.974, 1.03, -0.117, 0.999, -0.001, 0.0)] == [".97", "1.03", "−.12", "1.00", ".00", ".00"]
+
+
+def test_map_table_and_latex_hold_every_rung():
+    found = cells(OWN, REAL, NOISE, UNDER)
+    figure = reach_map(found)
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    for name in ("own", "real", "noise", "under", *(COLUMNS[0], COLUMNS[1], "full block")):
+        assert name in texts
+    assert any(text.startswith("≈ ") for text in texts)
+    assert any(text.startswith("✗ ") for text in texts)
+    lines = table(found).lines
+    assert [line.cells[0][0] for line in lines] == ["own", "real", "noise", "under"]
+    assert [line.cells[-1] for line in lines] == ["beyond chance", "beyond chance", "at chance", "opposite"]
+    latex = rungs(found)
+    assert latex.count(r"\\") == 2 + 4
+    assert r"own$^\ast$ & \textbf{" in latex
+    assert r"$^\dagger$" in latex
+    assert reach_map(()) is None
+    assert table(()) is None
+
+
+def test_the_page_merges_a_reach_with_a_comparison(tmp_path):
+    theory = toy(OWN, NOISE)
+    reach(theory, seeds=2).save(tmp_path / "reach")
+    stored = Result.load(tmp_path / "reach")
+    other = Result("compare", {"data": "mine", "seeds": [0]}, [Measurement("toy", "on data", "depth", 1.0, seed=0)])
+    page = report.page([other, stored], theories=[theory])
+    assert 'id="reach"' in page
+    assert page.index('id="reach"') < page.index('id="results"')
+    assert "beyond chance" in page
+    assert 'id="reach"' not in report.page(other, theories=[theory])
+    assert "How far" not in report.markdown(aggregate(other, theories=[theory]))
+    assert "at chance at “noise”" in report.markdown(aggregate([other, stored], theories=[theory]))
+
+
+def test_jobs_measure_one_trained_network_together():
+    theory = toy(OWN, rung("net", COLUMNS[6], 1.0))
+    cells = [(theory, one, seed) for seed in (0, 1) for one in theory.ladder.rungs for _ in range(2)]
+    jobs = module._jobs(cells)
+    assert [len(job) for job in jobs] == [2, 2, 1, 1, 1, 1]
+    assert {(one.name, seed) for _, one, seed in jobs[0]} == {("net", 0)}

@@ -1,0 +1,300 @@
+"""The reach of theories: every rung of their ladders, on several seeds.
+
+:func:`reach` measures the cells (theory, rung, seed) in parallel. If it has a folder, each cell is stored when it is done, and a later call
+with the same folder measures only the cells that are missing. The :class:`~..core.result.Result` has one row of kind "rung" per quantity,
+rung and seed. Its settings describe the rungs (``settings["ladders"]``), so that the reach map (:mod:`~..report.reach_map`) is drawn from
+the stored result alone. Means over seeds, intervals and p-values come from :meth:`.Table.summary`, as for a comparison.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import __version__
+from ..core import parallel
+from ..core.errors import Infeasible, NotConverged, nearest
+from ..core.files import replacing
+from ..core.ladder import COLUMNS, Rung
+from ..core.measurement import Measurement, Table
+from ..core.result import Result, provenance
+from ..core.statistics import fixed_generator, over_seeds
+from ..core.theory import Theory
+from ..core.validation import seed_numbers
+from ..data import Images, image_sets
+from ..data.text import Text
+from ..theories import list_theories, theory
+
+CELLS = "cells.jsonl"  # file of the finished cells
+MAX_IMAGES = 5_000  # training and test images for the rungs that need images
+FORMAT = 1
+SHARED = COLUMNS[-1]  # cells of one seed in this column measure the same networks, so one process measures them together
+
+Cell = tuple[Theory, Rung, int]
+Key = tuple[str, str, int]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The data of rungs that need some.
+
+    Attributes:
+        images: training and test images.
+        text: a text.
+    """
+
+    images: tuple[Images, Images] | None = None
+    text: Text | None = None
+
+    @classmethod
+    def read(cls, images: tuple[Images, Images] | str | Path | None, text: Text | str | Path | None) -> "Inputs":
+        """Reads the data, and draws at most :data:`MAX_IMAGES` training and test images, the same for all seeds.
+
+        Raises:
+            ValueError: the data cannot be read.
+        """
+        if isinstance(images, str | Path):
+            images = image_sets.images(images)
+        if images is not None:
+            train, test = (part.mixed(fixed_generator())[:MAX_IMAGES] for part in images)
+            images = train, test
+        return cls(images, Text.read(text) if isinstance(text, str | Path) else text)
+
+    def of(self, rung: Rung) -> Any:
+        """Returns the data that a rung needs; None if it needs none, or if they are missing."""
+        return getattr(self, rung.needs) if rung.needs else None
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Name and size of the data, by kind."""
+        names = {}
+        if self.images is not None:
+            train, test = self.images
+            names["images"] = f"{train.name}, {len(train):,} and {len(test):,} images"
+        if self.text is not None:
+            names["text"] = f"{self.text.name}, {len(self.text):,} words"
+        return names
+
+
+def reach(
+    theories: str | Theory | Iterable[str | Theory] | None = None,
+    *,
+    seeds: int | Iterable[int] = 5,
+    until: str = COLUMNS[-1],
+    images: tuple[Images, Images] | str | Path | None = None,
+    text: Text | str | Path | None = None,
+    folder: str | Path | None = None,
+    workers: int | str | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Result:
+    """Measures how far theories extend when their assumptions are relaxed one after another.
+
+    Args:
+        theories: a name or a record, or several; ``"theory/rung"`` selects single rungs. None selects all.
+        seeds: a list, or a number n for the seeds 0 to n - 1. Intervals need at least two.
+        until: last column of the reach map to measure, an entry of :data:`~.core.ladder.COLUMNS`.
+        images: images for the rungs that need them: training and test images, or a name or path for :func:`data.images`.
+        text: text for the rungs that need one, or the path of a text file.
+        folder: folder in which finished cells are stored; cells that it holds are not measured again. None: nothing is stored.
+        workers: number of processes, or the address of a dask scheduler (see :func:`~.core.parallel.workers`). Results do not depend on it.
+        progress: function called with one line of text when a cell is done.
+    Returns:
+        One result with the rows of all rungs. Rungs whose data are missing have a row with the reason.
+    Raises:
+        ValueError: a theory, rung or column is unknown, the data cannot be used, there is no seed, or the folder holds cells of another
+            version or of other data.
+    """
+    started = time.perf_counter()
+    chosen = _chosen(theories, until)
+    seeds = seed_numbers("seeds", seeds)
+    inputs = Inputs.read(images, text)
+    store = None if folder is None else _Store(Path(folder), inputs)
+    done: dict[Key, list[Measurement]] = {} if store is None else store.read()
+    cells = [(theory, rung, seed) for seed in seeds for theory, rungs in chosen for rung in rungs if not rung.needs or inputs.of(rung)]
+    missing = [cell for cell in cells if _key(cell) not in done]
+    with (
+        torch.random.fork_rng(devices=[]),
+        parallel.workers(workers),
+        parallel.one_thread(),
+        parallel.progress_listener(progress or (lambda line: None)),
+    ):
+        jobs, count = _jobs(missing), len(cells) - len(missing)
+        parallel.progress(f"{len(cells)} cells (theory, rung, seed), {count} of them stored")
+        # Only jobs that need data receive them: they are large, and are sent to other processes.
+        arguments = ({"cells": job, "inputs": inputs if any(rung.needs for _, rung, _ in job) else Inputs()} for job in jobs)
+        for index, measured in parallel.as_completed(_measure, arguments):
+            for cell, rows in zip(jobs[index], measured):
+                done[_key(cell)] = rows
+                count += 1
+                if store is not None:
+                    store.append(cell, rows)
+                parallel.progress(f"{cell[0].name}: {cell[1].name}, seed {cell[2]} ({count} of {len(cells)})")
+        record = provenance(started=started)
+    table = Table(row for theory, rungs in chosen for row in _rows(theory, rungs, seeds, done))
+    settings = {
+        "until": until,
+        "seeds": list(seeds),
+        "theories": [theory.name for theory, _ in chosen],
+        "inputs": inputs.names,
+        "ladders": {theory.name: _described(theory, rungs) for theory, rungs in chosen},
+    }
+    sources = tuple(dict.fromkeys(source for theory, _ in chosen for source in theory.sources))
+    return Result("reach", settings, table, sources=sources, provenance=record)
+
+
+def _chosen(theories: str | Theory | Iterable[str | Theory] | None, until: str) -> list[tuple[Theory, tuple[Rung, ...]]]:
+    """Returns the selected theories, each with its selected rungs.
+
+    Raises:
+        ValueError: a theory, rung or column is unknown, or a theory has no ladder.
+    """
+    if until not in COLUMNS:
+        raise ValueError(f"unknown column {until!r}{nearest(until, COLUMNS)}")
+    if theories is None:
+        records = [record for record in list_theories() if record.ladder is not None and record.ladder.rungs]
+        names: list[str | Theory] = list(records)
+    else:
+        names = [theories] if isinstance(theories, str | Theory) else list(theories)
+    if not names:
+        raise ValueError("theories must name at least one, got none")
+    rungs: dict[Theory, list[Rung]] = {}
+    for name in names:
+        record, _, single = (name, "", "") if isinstance(name, Theory) else (theory(name.partition("/")[0]), *name.partition("/")[1:])
+        if record.ladder is None or not record.ladder.rungs:
+            raise ValueError(f"{record.name} has no ladder; leave it out")
+        known = {rung.name: rung for rung in record.ladder.rungs}
+        if single and single not in known:
+            raise ValueError(f"unknown rung {single!r} of {record.name}{nearest(single, known)}")
+        # The first rung is the reference of the others, so it always belongs to the selection.
+        selected = [record.ladder.rungs[0], known[single]] if single else list(known.values())
+        rungs.setdefault(record, []).extend(selected)
+    last = COLUMNS.index(until)
+    return [
+        (record, tuple(rung for rung in record.ladder.rungs if rung in selected and COLUMNS.index(rung.column) <= last))
+        for record, selected in rungs.items()
+        if record.ladder is not None
+    ]
+
+
+def _jobs(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """Divides cells into jobs, the longest first: trained networks of one seed together, every other cell by itself."""
+    together: dict[Any, list[Cell]] = {}
+    for number, cell in enumerate(cells):
+        _, rung, seed = cell
+        together.setdefault((seed, rung.name) if rung.column == SHARED else number, []).append(cell)
+    return sorted(together.values(), key=lambda job: -max(COLUMNS.index(rung.column) for _, rung, _ in job))
+
+
+def _measure(*, cells: Sequence[Cell], inputs: Inputs) -> list[list[Measurement]]:
+    """Measures the cells of one job."""
+    return [_measured(theory, rung, seed, inputs) for theory, rung, seed in cells]
+
+
+def _measured(theory: Theory, rung: Rung, seed: int, inputs: Inputs) -> list[Measurement]:
+    """Measures one cell. A solver that finds no solution gives a row with the reason.
+
+    Raises:
+        ValueError: the rows are not of kind "rung", or none has the ladder's quantity.
+    """
+    assert theory.ladder is not None
+    arguments = (inputs.of(rung),) if rung.needs else ()
+    generator = torch.Generator().manual_seed(seed)
+    try:
+        rows = list(rung.measure(generator, *arguments))
+    except (Infeasible, NotConverged) as error:
+        rows = [theory.ladder.row(theory.name, None, reason=" ".join(str(error).split()))]
+    quantity = theory.ladder.quantity
+    if sum(row.quantity == quantity for row in rows) != 1 or any(row.kind != "rung" for row in rows):
+        found = sorted({f"{row.kind}: {row.quantity}" for row in rows})
+        raise ValueError(f"a rung must measure {quantity!r} once, in rows of kind 'rung'; {theory.name}/{rung.name} gave {found}")
+    verdict = None if rung.covered else "not covered"
+    return [replace(row, rung=rung.name, seed=seed, verdict=row.verdict or verdict) for row in rows]
+
+
+def _rows(theory: Theory, rungs: Sequence[Rung], seeds: Sequence[int], done: Mapping[Key, list[Measurement]]) -> Iterator[Measurement]:
+    """Yields the rows of one theory. If the theory predicts no number, the mean on the first rung is the reference of the headline."""
+    assert theory.ladder is not None
+    quantity = theory.ladder.quantity
+    cells = {(rung.name, seed): done.get((theory.name, rung.name, seed), []) for rung in rungs for seed in seeds}
+    first = [row for seed in seeds for row in cells[rungs[0].name, seed] if row.quantity == quantity] if rungs else []
+    reference = over_seeds(first).value if first and rungs[0] is theory.ladder.rungs[0] else None
+    for rung in rungs:
+        rows = [row for seed in seeds for row in cells[rung.name, seed]]
+        if not rows:
+            option = {"images": "--data cifar10", "text": "--data FILE.txt"}.get(rung.needs, "")
+            yield theory.ladder.row(theory.name, None, rung=rung.name, reason=f"needs {rung.needs} ({option})", verdict="not covered")
+        for row in rows:
+            own = row.quantity == quantity and row.predicted is None and reference is not None
+            yield replace(row, predicted=reference, basis="own setting") if own else row
+
+
+def _described(theory: Theory, rungs: Sequence[Rung]) -> dict[str, Any]:
+    """Returns the description of a ladder as JSON values, from which the reach map is drawn."""
+    assert theory.ladder is not None
+    return {
+        "quantity": theory.ladder.quantity,
+        "null": theory.ladder.null_kind,
+        "rungs": [
+            {"name": rung.name, "relaxes": rung.relaxes, "column": rung.column, "covered": rung.covered, "needs": rung.needs}
+            for rung in rungs
+        ],
+    }
+
+
+def _key(cell: Cell) -> Key:
+    theory, rung, seed = cell
+    return theory.name, rung.name, seed
+
+
+class _Store:
+    """The finished cells of a folder, one line of JSON each. A line that was cut off when the process ended is dropped.
+
+    Raises:
+        ValueError: the folder holds cells of another version or of other data, or something else.
+    """
+
+    def __init__(self, folder: Path, inputs: Inputs):
+        self.path, self.names = folder / CELLS, inputs.names
+        if folder.exists() and not self.path.exists() and any(folder.iterdir()):
+            raise ValueError(f"{folder} holds other files, not a reach; choose another --out")
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def read(self) -> dict[Key, list[Measurement]]:
+        """Returns the stored cells; a new file gets its head."""
+        if not self.path.exists() or not self.path.stat().st_size:
+            self.path.write_text(json.dumps({"format": FORMAT, "version": __version__}) + "\n", encoding="utf-8")
+            return {}
+        content = self.path.read_text(encoding="utf-8")
+        whole = content[: content.rfind("\n") + 1]
+        if whole != content:
+            with replacing(self.path) as draft:
+                draft.write_text(whole, encoding="utf-8")
+        try:
+            head, *lines = (json.loads(line) for line in whole.splitlines())
+            stored = head["format"], head["version"]
+            cells = {tuple(line["cell"]): [Measurement.from_json(row) for row in line["rows"]] for line in lines}
+            data = dict(item for line in lines for item in line["data"].items())
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{self.path} does not hold the cells of a reach ({error}); choose another --out") from error
+        if stored != (FORMAT, __version__):
+            got, expected = (f"version {version}, format {format}" for format, version in (stored, (FORMAT, __version__)))
+            raise ValueError(f"{self.path} holds cells of {got}, expected {expected}; choose another --out, or pass --overwrite")
+        for kind, name in self.names.items():
+            if data.get(kind, name) != name:
+                raise ValueError(f"{self.path} holds cells of {kind} {data[kind]!r}, got {name!r}; choose another --out")
+        return cells
+
+    def append(self, cell: Cell, rows: Sequence[Measurement]) -> None:
+        """Adds a cell."""
+        needs = cell[1].needs
+        data = {needs: self.names[needs]} if needs else {}
+        line = json.dumps({"cell": _key(cell), "data": data, "rows": [row.to_json() for row in rows]}) + "\n"
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())

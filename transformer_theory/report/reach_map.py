@@ -1,0 +1,188 @@
+"""The reach map: theories by the columns in which assumptions are relaxed. As a figure, and as a table of its numbers.
+
+A tile is one rung of a theory's ladder. Its shade is the agreement with the prediction, from white (0, chance) to dark (1 and more). A tile
+without shade is at chance. A frame marks the rungs that the theorem covers. Below the name stand the agreement and its interval over seeds.
+"""
+
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..core.ladder import COLUMNS
+from ..core.plotting import colour, plain, style
+from ..core.statistics import LEVEL
+from . import format, table_model
+from .aggregate import Aggregate
+from .findings import interval_text, null_text, p_text, plain_number, short
+from .html import inline
+from .reached import OUTCOMES, Reached, reached, statements, two_digits
+from .table_model import Block, Column, Line, Note, Plain, Strong
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH, LABEL_WIDTH, HEADER, TILE, GAP, LEGEND = 7.2, 0.92, 0.3, 0.315, 0.1, 0.28  # inches
+SMALL, TINY = 6.4, 5.4  # font sizes, points
+CHARS = 24  # letters of a rung's name that fit into a tile
+INK, GREY, RULE, ALARM = "#2B3138", "#8A939E", "#D5D9DE", "#B3261E"
+DARK = 0.45  # agreement above which the text of a tile is white
+
+
+@style()
+def reach_map(cells: Sequence[Reached]) -> "Figure | None":
+    """Draws the reach map; None if there are no rungs."""
+    if not cells:
+        return None
+    from matplotlib.figure import Figure
+
+    theories = list({cell.theory.name: cell.theory for cell in cells}.values())
+    columns = [column for column in COLUMNS if any(cell.column == column for cell in cells)]
+    stacks = {(cell.theory.name, cell.column): [] for cell in cells}
+    for cell in cells:
+        stacks[cell.theory.name, cell.column].append(cell)
+    titles = [textwrap.fill(theory.title, 15, break_long_words=False) for theory in theories]
+    rows = [max(len(stack) for (name, _), stack in stacks.items() if name == theory.name) for theory in theories]
+    heights = [GAP + max(TILE * count, 0.115 * (1 + title.count("\n"))) for count, title in zip(rows, titles)]
+    height = HEADER + sum(heights) + LEGEND
+    figure = Figure(figsize=(WIDTH, height))
+    ax = figure.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(height, 0))
+    ax.set_axis_off()
+    width = (WIDTH - LABEL_WIDTH) / len(columns)
+    for j, column in enumerate(columns):
+        name = textwrap.fill(column, 13, break_on_hyphens=False)
+        ax.text(LABEL_WIDTH + width * (j + 0.5), HEADER - 0.04, name, ha="center", va="bottom", fontsize=SMALL, color=INK, linespacing=1.0)
+    top = HEADER
+    for theory, title, row_height in zip(theories, titles, heights):
+        ax.plot((0, WIDTH), (top, top), color=RULE, linewidth=0.7)
+        ax.text(0.02, top + 0.07, title, fontsize=SMALL + 0.3, weight="bold", color=colour(theory.name), va="top", linespacing=1.12)
+        for j, column in enumerate(columns):
+            for i, cell in enumerate(stacks.get((theory.name, column), [])):
+                _tile(ax, cell, LABEL_WIDTH + width * j + 0.02, top + GAP / 2 + TILE * i, width - 0.04)
+        top += row_height
+    _legend(ax, height)
+    return figure
+
+
+def _tile(ax: "Axes", cell: Reached, left: float, top: float, width: float) -> None:
+    """Draws one rung."""
+    from matplotlib.patches import Rectangle
+
+    height, text = TILE - 0.03, INK
+    share = min(1.0, max(0.0, 1.0 if cell.row.agreement is None else cell.row.agreement)) if cell.outcome == "beyond chance" else 0.0
+    face = _shade(share) if cell.outcome == "beyond chance" else "white"
+    edge = INK if cell.covered else RULE
+    patch = {"facecolor": face, "edgecolor": edge, "linewidth": 1.1 if cell.covered else 0.5}
+    ax.add_patch(Rectangle((left, top), width, height, **patch, hatch="////" if cell.outcome == "not measured" else None, zorder=1))
+    if share > DARK:
+        text = "white"
+    name, box = textwrap.shorten(cell.name, CHARS, placeholder="…"), None
+    if cell.outcome == "not measured":
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+    size = min(TINY, TINY * 21 / len(name))
+    ax.text(left + width / 2, top + 0.025, plain(name), ha="center", va="top", fontsize=size, color=text, bbox=box)
+    number, note = _numbers(cell)
+    tone = {"at chance": GREY, "opposite": ALARM, "not measured": GREY, "not tested": GREY}.get(cell.outcome, text)
+    # The number and its interval have different sizes; together they are centred.
+    start = left + (width - 0.052 * len(number) - 0.034 * len(note)) / 2
+    for part, x, size, weight in ((number, start, SMALL, "bold"), (note, start + 0.052 * len(number) + 0.02, TINY - 0.2, "normal")):
+        ax.text(x, top + height - 0.03, part, ha="left", va="bottom", fontsize=size, color=tone, weight=weight, bbox=box if part else None)
+
+
+def _numbers(cell: Reached) -> tuple[str, str]:
+    """Returns the number of a tile with its mark, and its interval."""
+    if cell.row.value is None:
+        return "no data" if cell.row.reason.startswith("needs") else "no value", ""
+    mark = {"at chance": "≈ ", "opposite": "✗ ", "not tested": "? "}.get(cell.outcome, "")
+    if cell.row.agreement is None:
+        return f"{mark}{cell.number}", interval_text(cell.row)
+    interval = "" if cell.interval is None else f"[{two_digits(cell.interval[0])}, {two_digits(cell.interval[1])}]"
+    return f"{mark}{two_digits(cell.row.agreement)}", interval
+
+
+def _shade(share: float) -> tuple[float, float, float]:
+    """Returns a shade of one hue whose lightness falls evenly with the share, so that it is legible in grey and to colour-blind readers."""
+    light, dark = (0.90, 0.94, 0.98), (0.06, 0.25, 0.45)
+    red, green, blue = (a + (b - a) * share for a, b in zip(light, dark))
+    return red, green, blue
+
+
+def _legend(ax: "Axes", height: float) -> None:
+    from matplotlib.patches import Rectangle
+
+    y, texts = height - LEGEND / 2 + 0.02, {"fontsize": TINY, "va": "center", "color": INK}
+    ax.plot((0, WIDTH), (height - LEGEND, height - LEGEND), color=RULE, linewidth=0.7)
+    for i in range(5):
+        ax.add_patch(Rectangle((0.03 + 0.1 * i, y - 0.05), 0.1, 0.1, facecolor=_shade(i / 4), edgecolor="none"))
+    ax.text(0.57, y, "agreement 0 to 1, beyond chance; interval over seeds", **texts)
+    ax.add_patch(Rectangle((2.72, y - 0.05), 0.16, 0.1, facecolor="white", edgecolor=INK, linewidth=1.1))
+    ax.text(2.92, y, "covered by the theorem", **texts)
+    ax.add_patch(Rectangle((4.0, y - 0.05), 0.16, 0.1, facecolor="white", edgecolor=RULE, linewidth=0.5))
+    ax.text(4.2, y, "not covered", **texts)
+    ax.text(4.92, y, "≈ at chance   ✗ opposite side   ? not tested", **texts)
+    ax.add_patch(Rectangle((6.62, y - 0.05), 0.16, 0.1, facecolor="white", edgecolor=RULE, linewidth=0.5, hatch="////"))
+    ax.text(6.82, y, "no data", **texts)
+
+
+COLUMNS_OF_TABLE = (
+    Column("rung", 17, "on"),
+    Column("relaxes", 21),
+    Column("value", 15, "n"),
+    Column("null", 17, "n"),
+    Column("agreement", 10, "n"),
+    Column("p (q)", 9, "n"),
+    Column("outcome", 11),
+)
+
+
+def table(cells: Sequence[Reached]) -> table_model.Table | None:
+    """Returns the numbers of the reach map, one line per rung; None if there are no rungs."""
+    if not cells:
+        return None
+    blocks = []
+    for theory in {cell.theory.name: cell.theory for cell in cells}.values():
+        own = [cell for cell in cells if cell.theory is theory]
+        heading = (Plain(theory.title), Note(own[0].row.quantity))
+        blocks.append(Block(heading, tuple(Line(_cells(cell)) for cell in own), strong=True, theory=theory.name))
+    tests = sum(cell.q is not None for cell in cells)
+    legend = (
+        "Rungs are cumulative: each keeps what the rungs above relax. Agreement: 0 is chance, 1 the prediction or, if there is none, the "
+        "first rung. "
+        f"{format.several(tests, 'test')}; q is the p-value adjusted for the false discovery rate (Benjamini and Hochberg). "
+        + " ".join(f"{outcome.capitalize()}: {meaning}." for outcome, meaning in OUTCOMES.items())
+    )
+    return table_model.Table("reach", "The reach of the theories.", COLUMNS_OF_TABLE, tuple(blocks), legend)
+
+
+def _cells(cell: Reached) -> tuple[table_model.Cell, ...]:
+    row = cell.row
+    seeds = format.several(cell.seeds, "seed")
+    value = (
+        (Strong(short(row.value, row)), Note(", ".join(filter(None, (interval_text(row), seeds)))))
+        if row.value is not None
+        else format.NOTHING
+    )
+    null = (plain_number(row.null.median, row), Note(null_text(row))) if row.null is not None and row.null.draws else format.NOTHING
+    p = format.NOTHING if row.p is None else p_text(row.p) if cell.q is None else f"{p_text(row.p)} ({p_text(cell.q)})"
+    covered = "covered" if cell.covered else "not covered"
+    return (
+        (Plain(cell.name), Note(f"{cell.column}; {covered}")),
+        cell.relaxes or "nothing",
+        value,
+        null,
+        format.NOTHING if row.agreement is None else two_digits(row.agreement),
+        p,
+        (cell.outcome, Note(row.reason)) if row.value is None else cell.outcome,
+    )
+
+
+def section(aggregate: Aggregate) -> dict[str, Any] | None:
+    """Returns the reach for the page: sentences, figure and numbers; None if the results hold no reach."""
+    cells = reached(aggregate)
+    if not cells:
+        return None
+    caption = (
+        f"Agreement of each theory with measurements as its assumptions are relaxed; false discovery rate at most {100 * LEVEL:.0f}\u00a0%."
+    )
+    figure = inline(lambda: reach_map(cells), "reach-map", "Theories by the assumptions that are relaxed: agreement with the prediction")
+    return {"statements": statements(cells), "map": figure, "caption": caption, "table": table(cells)}

@@ -1,0 +1,171 @@
+"""The reach of theories: what each rung of a ladder measured, over all seeds, and one sentence per theory.
+
+All rungs with a p-value form one family of tests, in which the false discovery rate is controlled (Benjamini and Hochberg). A null with
+fewer draws than a p-value needs counts by its range: a value beyond all of at least 19 draws has p = .05 or less.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from ..core.ladder import COLUMNS
+from ..core.measurement import Measurement
+from ..core.statistics import LEVEL, RANGE_DRAWS, agreement, false_discoveries, over_seeds
+from ..core.theory import Theory
+from .aggregate import REACH, Aggregate, Entry
+from .findings import OTHER_SIDE, short
+
+Outcome = Literal["beyond chance", "at chance", "opposite", "not tested", "not measured"]
+OUTCOMES: dict[Outcome, str] = {
+    "beyond chance": f"beyond the null on the predicted side; false discovery rate at most {LEVEL:g}",
+    "at chance": "the null explains the value",
+    "opposite": f"beyond the null on the side opposite to the prediction; false discovery rate at most {LEVEL:g}",
+    "not tested": "the null has too few draws",
+    "not measured": "no value; the reason stands in the cell",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Reached:
+    """One rung of a theory, over all seeds.
+
+    Attributes:
+        theory: the theory.
+        name, relaxes, column, covered: see :class:`~transformer_theory.core.ladder.Rung`.
+        row: the summary of the ladder's quantity over seeds.
+        seeds: number of seeds with a value.
+        other_p: p-value on the side opposite to the prediction.
+        q, other_q: p-values adjusted for the false discovery rate; None without p-value.
+    """
+
+    theory: Theory
+    name: str
+    relaxes: str
+    column: str
+    covered: bool
+    row: Measurement
+    seeds: int
+    other_p: float | None = None
+    q: float | None = None
+    other_q: float | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """The meaning of the value."""
+        row, other = self.row, OTHER_SIDE.get(self.row.side)
+        if row.value is None:
+            return "not measured"
+        if self.q is not None:
+            if self.q <= LEVEL:
+                return "beyond chance"
+            return "opposite" if self.other_q is not None and self.other_q <= LEVEL else "at chance"
+        if row.null is None or row.side is None or len(row.null.draws) < RANGE_DRAWS:
+            return "not tested"
+        if row.null.p(row.value, row.side, predicted=row.predicted) <= LEVEL:
+            return "beyond chance"
+        return "opposite" if other is not None and row.null.p(row.value, other) <= LEVEL else "at chance"
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The interval of the agreement over seeds, from the interval of the value; None without one."""
+        row = self.row
+        if row.interval is None or row.null is None or row.agreement is None:
+            return None
+        ends = [agreement(end, row.predicted, row.null.median) for end in row.interval]
+        known = sorted(end for end in ends if end is not None)
+        return (known[0], known[1]) if len(known) == 2 else None
+
+    @property
+    def number(self) -> str:
+        """The agreement, or the value if no number is predicted; empty without value."""
+        if self.row.value is None:
+            return ""
+        return short(self.row.value, self.row) if self.row.agreement is None else two_digits(self.row.agreement)
+
+
+def two_digits(number: float) -> str:
+    """Formats an agreement with two decimals: ``".97"``, ``"1.03"``, ``"−.12"``."""
+    text = f"{number:.2f}".replace("-0.00", "0.00").replace("-", "−")
+    return text.replace("0.", ".", 1) if abs(number) < 0.995 else text
+
+
+def reached(aggregate: Aggregate) -> tuple[Reached, ...]:
+    """Returns all rungs of the results of :func:`~transformer_theory.reach`, theory by theory in the order of the ladders."""
+    cells = [cell for theory in aggregate.theories for cell in _of_theory(aggregate, theory)]
+    tested = [index for index, cell in enumerate(cells) if cell.row.p is not None]
+    q = false_discoveries([cells[index].row.p or 1.0 for index in tested])
+    other_q = false_discoveries([1.0 if (p := cells[index].other_p) is None else p for index in tested])
+    for index, one, other in zip(tested, q, other_q):
+        cells[index] = replace(cells[index], q=one, other_q=other)
+    return tuple(cells)
+
+
+def _of_theory(aggregate: Aggregate, theory: Theory) -> list[Reached]:
+    """Returns the rungs of one theory, without adjusted p-values."""
+    ladders = [result.settings["ladders"].get(theory.name) for result in aggregate.results if result.name == REACH]
+    rungs: dict[str, dict[str, Any]] = {rung["name"]: rung for ladder in ladders if ladder for rung in ladder["rungs"]}
+    quantities = {ladder["quantity"] for ladder in ladders if ladder}
+    cells = []
+    for name, rung in sorted(rungs.items(), key=lambda item: COLUMNS.index(item[1]["column"])):
+        entries = [entry for entry in aggregate.select(theory=theory.name, kind="rung", rung=name) if entry.row.quantity in quantities]
+        if not entries:
+            continue
+        entry = max(entries, key=lambda entry: entry.seeds)  # a result without the data of the rung has no value
+        described = {key: rung[key] for key in ("name", "relaxes", "column", "covered")}
+        cells.append(Reached(theory, **described, row=entry.row, seeds=entry.seeds, other_p=_other_p(entry)))
+    return cells
+
+
+def _other_p(entry: Entry) -> float | None:
+    """Returns the p-value on the side opposite to the prediction; None if there is no such side."""
+    other = OTHER_SIDE.get(entry.row.side)
+    return None if other is None or entry.row.p is None else over_seeds([replace(row, side=other) for row in entry.rows]).p
+
+
+# ---- sentences
+
+
+def statements(cells: Sequence[Reached]) -> list[tuple[str, str]]:
+    """Returns a pair (title of a theory, how far it reaches) per theory, without full stops."""
+    by_theory: dict[str, list[Reached]] = {}
+    for cell in cells:
+        by_theory.setdefault(cell.theory.title, []).append(cell)
+    return [(title, text) for title, group in by_theory.items() if (text := _statement(group))]
+
+
+def _statement(cells: Sequence[Reached]) -> str:
+    """Returns the sentence about one theory: agreement at the start, where it ends, and what follows; empty if nothing was tested."""
+    cells = [cell for cell in cells if cell.outcome not in ("not measured", "not tested")]
+    if not cells:
+        return ""
+    count = next((index for index, cell in enumerate(cells) if cell.outcome != "beyond chance"), len(cells))
+    own = cells[0].row.basis == "own setting"
+    kind = "effect relative to the first rung" if own else "agreement" if cells[0].row.agreement is not None else cells[0].row.quantity
+    start = f"the {cells[0].row.quantity}" if kind != cells[0].row.quantity else "it"
+    if not count:
+        parts = [f"{start} is {_word(cells[0])} on its first rung, {_quoted(cells[:1])}"]
+        rest = cells[1:]
+    elif count == len(cells):
+        numbers = ", ".join(f"{cell.number} at {_quoted([cell])}" for cell in (cells[0], cells[-1]))
+        return f"{start} is beyond chance on all {len(cells)} rungs ({kind} {numbers})"
+    else:
+        last = cells[count - 1]
+        upto = f" and {last.number} up to {_quoted([last])}" if count > 1 else ""
+        parts = [f"{start} is beyond chance with {kind} {cells[0].number} at {_quoted(cells[:1])}{upto}"]
+        rest = cells[count:]
+    if rest and len({cell.outcome for cell in rest}) == 1:
+        parts.append(f"{_word(rest[0])} {'from' if len(rest) > 1 else 'at'} {_quoted(rest[:1])}{' on' if len(rest) > 1 else ''}")
+    else:
+        for outcome in ("at chance", "opposite", "beyond chance"):
+            if group := [cell for cell in rest if cell.outcome == outcome]:
+                parts.append(f"{_word(group[0])}{' again' if outcome == 'beyond chance' and count else ''} at {_quoted(group)}")
+    return "; ".join(parts)
+
+
+def _word(cell: Reached) -> str:
+    return "on the opposite side" if cell.outcome == "opposite" else cell.outcome
+
+
+def _quoted(cells: Sequence[Reached]) -> str:
+    names = [f"“{cell.name}”" for cell in cells]
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

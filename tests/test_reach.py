@@ -10,7 +10,8 @@ import torch
 import transformer_theory as tt
 from transformer_theory import report
 from transformer_theory.compare import reach as module
-from transformer_theory.compare.reach import CELLS, reach
+from transformer_theory.compare.cells import CELLS
+from transformer_theory.compare.reach import reach
 from transformer_theory.core import parallel
 from transformer_theory.core.errors import NotConverged
 from transformer_theory.core.ladder import COLUMNS, Ladder, Rung

@@ -171,6 +171,8 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
         "data for the rungs that need some: images (cifar10, a path) and a text (a .txt file); without them these rungs say what they need"
     )
     subparser.add_argument("--data", nargs="+", default=[], metavar="NAME|PATH", help=text)
+    text = "networks stored by train, folders of runs or .safetensors files, which are measured on the test images of --data"
+    subparser.add_argument("--model", nargs="+", type=_path, default=[], dest="models", metavar="RUN", help=text)
     add_workers(subparser, "number of processes that measure cells in parallel", None)
 
     help = "check claims, each with a control that must fail; the exit code is 1 if a claim is violated or a control does not fail"

@@ -18,7 +18,8 @@ def reach_of_theories(options: argparse.Namespace) -> int:
         OSError: the folder cannot be written.
     """
     from .. import report
-    from ..compare.reach import CELLS, reach
+    from ..compare.cells import CELLS
+    from ..compare.reach import reach
     from ..core.files import write_together
     from ..core.ladder import COLUMNS
     from ..core.parallel import workers
@@ -27,6 +28,7 @@ def reach_of_theories(options: argparse.Namespace) -> int:
     from ..report import reach_map, terminal
     from ..report.aggregate import aggregate
     from ..report.reached import reached
+    from ..training.folder import network_file
     from ..training.machine import available_threads
 
     images, text = _data(options.data)
@@ -42,6 +44,7 @@ def reach_of_theories(options: argparse.Namespace) -> int:
             until=until,
             images=images,
             text=text,
+            models=[network_file(path) for path in options.models],
             folder=options.out,
             workers=processes,
             progress=progress,

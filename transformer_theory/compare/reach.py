@@ -6,8 +6,6 @@ rung and seed. Its settings describe the rungs (``settings["ladders"]``), so tha
 the stored result alone. Means over seeds, intervals and p-values come from :meth:`.Table.summary`, as for a comparison.
 """
 
-import json
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,10 +14,8 @@ from typing import Any
 
 import torch
 
-from .. import __version__
 from ..core import parallel
 from ..core.errors import Infeasible, NotConverged, nearest
-from ..core.files import replacing
 from ..core.ladder import COLUMNS, Rung
 from ..core.measurement import Measurement, Table
 from ..core.result import Result, provenance
@@ -28,15 +24,14 @@ from ..core.theory import Theory
 from ..core.validation import seed_numbers
 from ..data import Images, image_sets
 from ..data.text import Text
-from ..theories import list_theories, theory
+from ..theories import list_theories, objectives, theory
+from ..training.evaluate import StoredNetwork, stored_networks
+from ..training.saved import Saved
+from ..training.trained_rungs import headline_in
+from .cells import Cell, Key, Store, key_of
 
-CELLS = "cells.jsonl"  # file of the finished cells
 MAX_IMAGES = 5_000  # training and test images for the rungs that need images
-FORMAT = 1
 SHARED = COLUMNS[-1]  # cells of one seed in this column measure the same networks, so one process measures them together
-
-Cell = tuple[Theory, Rung, int]
-Key = tuple[str, str, int]
 
 
 @dataclass(frozen=True)
@@ -88,6 +83,7 @@ def reach(
     until: str = COLUMNS[-1],
     images: tuple[Images, Images] | str | Path | None = None,
     text: Text | str | Path | None = None,
+    models: Sequence[str | Path | Saved] = (),
     folder: str | Path | None = None,
     workers: int | str | None = None,
     progress: Callable[[str], None] | None = None,
@@ -100,23 +96,26 @@ def reach(
         until: last column of the reach map to measure, an entry of :data:`~.core.ladder.COLUMNS`.
         images: images for the rungs that need them: training and test images, or a name or path for :func:`data.images`.
         text: text for the rungs that need one, or the path of a text file.
+        models: networks stored by ``train``, which are measured on the test images by the theories whose ladder measures their headline.
+            Networks of one kind count as the seeds of one rung.
         folder: folder in which finished cells are stored; cells that it holds are not measured again. None: nothing is stored.
         workers: number of processes, or the address of a dask scheduler (see :func:`~.core.parallel.workers`). Results do not depend on it.
         progress: function called with one line of text when a cell is done.
     Returns:
         One result with the rows of all rungs. Rungs whose data are missing have a row with the reason.
     Raises:
-        ValueError: a theory, rung or column is unknown, the data cannot be used, there is no seed, or the folder holds cells of another
-            version or of other data.
+        ValueError: a theory, rung or column is unknown, the data or models cannot be used, there is no seed, or the folder holds cells of
+            another version or of other data.
     """
     started = time.perf_counter()
     chosen = _chosen(theories, until)
     seeds = seed_numbers("seeds", seeds)
     inputs = Inputs.read(images, text)
-    store = None if folder is None else _Store(Path(folder), inputs)
+    store = None if folder is None else Store(Path(folder), inputs.names)
     done: dict[Key, list[Measurement]] = {} if store is None else store.read()
+    stored = _stored_networks(models, inputs)
     cells = [(theory, rung, seed) for seed in seeds for theory, rungs in chosen for rung in rungs if not rung.needs or inputs.of(rung)]
-    missing = [cell for cell in cells if _key(cell) not in done]
+    missing = [cell for cell in cells if key_of(cell) not in done]
     with (
         torch.random.fork_rng(devices=[]),
         parallel.workers(workers),
@@ -129,11 +128,15 @@ def reach(
         arguments = ({"cells": job, "inputs": inputs if any(rung.needs for _, rung, _ in job) else Inputs()} for job in jobs)
         for index, measured in parallel.as_completed(_measure, arguments):
             for cell, rows in zip(jobs[index], measured):
-                done[_key(cell)] = rows
+                done[key_of(cell)] = rows
                 count += 1
                 if store is not None:
                     store.append(cell, rows)
                 parallel.progress(f"{cell[0].name}: {cell[1].name}, seed {cell[2]} ({count} of {len(cells)})")
+        for number, (theory, rungs) in enumerate(chosen if stored else ()):
+            extra = _stored_rungs(theory, stored, inputs)
+            chosen[number] = theory, (*rungs, *extra)
+            done |= {(theory.name, rung.name, seed): [replace(row, seed=seed)] for rung, rows in extra.items() for seed, row in rows}
         record = provenance(started=started)
     table = Table(row for theory, rungs in chosen for row in _rows(theory, rungs, seeds, done))
     settings = {
@@ -181,6 +184,35 @@ def _chosen(theories: str | Theory | Iterable[str | Theory] | None, until: str) 
     ]
 
 
+def _stored_networks(models: Sequence[str | Path | Saved], inputs: Inputs) -> list[StoredNetwork]:
+    """Loads the stored networks.
+
+    Raises:
+        ValueError: a file is not a network, the images do not fit, or there are no images.
+    """
+    if not models:
+        return []
+    if inputs.images is None:
+        raise ValueError("models are measured on images, got none; name the images, e.g. --data cifar10")
+    return stored_networks(models, inputs.images[1], objectives=objectives())
+
+
+def _stored_rungs(theory: Theory, networks: Sequence[StoredNetwork], inputs: Inputs) -> dict[Rung, list[tuple[int, Measurement]]]:
+    """Measures the stored networks: one rung per kind of network, with a row per network, if the theory measures its ladder in networks."""
+    if theory.in_networks is None or theory.ladder is None or theory.in_networks.headline != theory.ladder.quantity:
+        return {}
+    assert inputs.images is not None
+    rungs: dict[str, list[tuple[int, Measurement]]] = {}
+    for network in networks:
+        parallel.progress(f"{theory.name}: {network.name}")
+        model, kind = network.saved.model, network.saved.network
+        row = headline_in(model, inputs.images[1], theory.name, theory.in_networks, name=network.name, steps=network.step)
+        rows = rungs.setdefault(f"stored {kind}", [])
+        rows.append((len(rows), replace(row, rung=f"stored {kind}", model=kind, verdict="not covered")))
+    relaxes = "the sizes and the data of the small networks"
+    return {Rung(name, relaxes, lambda generator: (), column=SHARED): rows for name, rows in rungs.items()}
+
+
 def _jobs(cells: Sequence[Cell]) -> list[list[Cell]]:
     """Divides cells into jobs, the longest first: trained networks of one seed together, every other cell by itself."""
     together: dict[Any, list[Cell]] = {}
@@ -218,18 +250,23 @@ def _measured(theory: Theory, rung: Rung, seed: int, inputs: Inputs) -> list[Mea
 
 def _rows(theory: Theory, rungs: Sequence[Rung], seeds: Sequence[int], done: Mapping[Key, list[Measurement]]) -> Iterator[Measurement]:
     """Yields the rows of one theory. If the theory predicts no number, the mean on the first rung is the reference of the headline."""
-    assert theory.ladder is not None
-    quantity = theory.ladder.quantity
-    cells = {(rung.name, seed): done.get((theory.name, rung.name, seed), []) for rung in rungs for seed in seeds}
-    first = [row for seed in seeds for row in cells[rungs[0].name, seed] if row.quantity == quantity] if rungs else []
-    reference = over_seeds(first).value if first and rungs[0] is theory.ladder.rungs[0] else None
+    ladder = theory.ladder
+    assert ladder is not None
+
+    def rows_of(rung: Rung) -> list[Measurement]:
+        """Returns the rows of the seeds, or of all networks if they were stored."""
+        numbers = seeds if rung in ladder.rungs else [key[2] for key in done if key[:2] == (theory.name, rung.name)]
+        return [row for number in numbers for row in done.get((theory.name, rung.name, number), [])]
+
+    first = [row for row in rows_of(rungs[0]) if row.quantity == ladder.quantity]
+    reference = over_seeds(first).value if first and rungs[0] is ladder.rungs[0] else None
     for rung in rungs:
-        rows = [row for seed in seeds for row in cells[rung.name, seed]]
+        rows = rows_of(rung)
         if not rows:
             option = {"images": "--data cifar10", "text": "--data FILE.txt"}.get(rung.needs, "")
-            yield theory.ladder.row(theory.name, None, rung=rung.name, reason=f"needs {rung.needs} ({option})", verdict="not covered")
+            yield ladder.row(theory.name, None, rung=rung.name, reason=f"needs {rung.needs} ({option})", verdict="not covered")
         for row in rows:
-            own = row.quantity == quantity and row.predicted is None and reference is not None
+            own = row.quantity == ladder.quantity and row.predicted is None and reference is not None
             yield replace(row, predicted=reference, basis="own setting") if own else row
 
 
@@ -244,57 +281,3 @@ def _described(theory: Theory, rungs: Sequence[Rung]) -> dict[str, Any]:
             for rung in rungs
         ],
     }
-
-
-def _key(cell: Cell) -> Key:
-    theory, rung, seed = cell
-    return theory.name, rung.name, seed
-
-
-class _Store:
-    """The finished cells of a folder, one line of JSON each. A line that was cut off when the process ended is dropped.
-
-    Raises:
-        ValueError: the folder holds cells of another version or of other data, or something else.
-    """
-
-    def __init__(self, folder: Path, inputs: Inputs):
-        self.path, self.names = folder / CELLS, inputs.names
-        if folder.exists() and not self.path.exists() and any(folder.iterdir()):
-            raise ValueError(f"{folder} holds other files, not a reach; choose another --out")
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def read(self) -> dict[Key, list[Measurement]]:
-        """Returns the stored cells; a new file gets its head."""
-        if not self.path.exists() or not self.path.stat().st_size:
-            self.path.write_text(json.dumps({"format": FORMAT, "version": __version__}) + "\n", encoding="utf-8")
-            return {}
-        content = self.path.read_text(encoding="utf-8")
-        whole = content[: content.rfind("\n") + 1]
-        if whole != content:
-            with replacing(self.path) as draft:
-                draft.write_text(whole, encoding="utf-8")
-        try:
-            head, *lines = (json.loads(line) for line in whole.splitlines())
-            stored = head["format"], head["version"]
-            cells = {tuple(line["cell"]): [Measurement.from_json(row) for row in line["rows"]] for line in lines}
-            data = dict(item for line in lines for item in line["data"].items())
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{self.path} does not hold the cells of a reach ({error}); choose another --out") from error
-        if stored != (FORMAT, __version__):
-            got, expected = (f"version {version}, format {format}" for format, version in (stored, (FORMAT, __version__)))
-            raise ValueError(f"{self.path} holds cells of {got}, expected {expected}; choose another --out, or pass --overwrite")
-        for kind, name in self.names.items():
-            if data.get(kind, name) != name:
-                raise ValueError(f"{self.path} holds cells of {kind} {data[kind]!r}, got {name!r}; choose another --out")
-        return cells
-
-    def append(self, cell: Cell, rows: Sequence[Measurement]) -> None:
-        """Adds a cell."""
-        needs = cell[1].needs
-        data = {needs: self.names[needs]} if needs else {}
-        line = json.dumps({"cell": _key(cell), "data": data, "rows": [row.to_json() for row in rows]}) + "\n"
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())

@@ -50,15 +50,21 @@ def _headline(
 ) -> Iterator[Measurement]:
     """Yields the headline in a trained network of one seed, averaged over layers and heads."""
     model, validation = trained_network(recipe, generator.initial_seed(), images)
-    monitor = Monitor(validation, in_networks.metrics, name=recipe, untrained=None)
-    measured = Table(monitor.measure(model, STEPS, draws=HEADLINE_DRAWS)).select(theory=theory, quantity=in_networks.headline)
+    yield headline_in(model, validation, theory, in_networks, name=recipe, steps=STEPS)
+
+
+def headline_in(
+    model: nn.Module, samples: TokenData | Images, theory: str, in_networks: InNetworks, *, name: str, steps: int
+) -> Measurement:
+    """Measures a theory's headline in a trained network on samples; a row of kind "rung", the mean over layers and heads."""
+    monitor = Monitor(samples, in_networks.metrics, name=name, untrained=None)
+    measured = Table(monitor.measure(model, steps, draws=HEADLINE_DRAWS)).select(theory=theory, quantity=in_networks.headline)
     rows = measured.where(lambda row: row.value is not None)
     if not rows:
-        reason = measured[0].reason if measured else f"measured in no layer of {recipe}"
-        yield Measurement(theory, "rung", in_networks.headline, None, reason=reason, model=recipe, data=validation.name)
-        return
-    columns = {"kind": "rung", "side": in_networks.side, "data": validation.name, "note": f"mean over layers and heads after {STEPS} steps"}
-    yield replace(over_heads(rows), layer=None, step=None, **columns)
+        reason = measured[0].reason if measured else f"measured in no layer of {name}"
+        return Measurement(theory, "rung", in_networks.headline, None, reason=reason, model=name, data=samples.name)
+    columns = {"kind": "rung", "side": in_networks.side, "data": samples.name, "note": f"mean over layers and heads after {steps} steps"}
+    return replace(over_heads(rows), layer=None, step=None, **columns)
 
 
 @lru_cache(maxsize=2)

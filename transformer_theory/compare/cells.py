@@ -1,0 +1,76 @@
+"""The cells (theory, rung, seed) of a reach, and the file in which they are stored as soon as they are measured."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from .. import __version__
+from ..core.files import replacing
+from ..core.ladder import Rung
+from ..core.measurement import Measurement
+from ..core.theory import Theory
+
+CELLS = "cells.jsonl"  # name of the file
+FORMAT = 1
+
+Cell = tuple[Theory, Rung, int]
+Key = tuple[str, str, int]
+
+
+def key_of(cell: Cell) -> Key:
+    """Returns the names of the theory and of the rung, and the seed."""
+    theory, rung, seed = cell
+    return theory.name, rung.name, seed
+
+
+class Store:
+    """The finished cells of a folder, one line of JSON each. A line that was cut off when the process ended is dropped.
+
+    Args:
+        folder: the folder; it is created if it does not exist.
+        names: name and size of the data of this run, by kind.
+    Raises:
+        ValueError: the folder holds cells of another version or of other data, or something else.
+    """
+
+    def __init__(self, folder: Path, names: Mapping[str, str]):
+        self.path, self.names = folder / CELLS, names
+        if folder.exists() and not self.path.exists() and any(folder.iterdir()):
+            raise ValueError(f"{folder} holds other files, not a reach; choose another --out")
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def read(self) -> dict[Key, list[Measurement]]:
+        """Returns the stored cells; a new file gets its head."""
+        if not self.path.exists() or not self.path.stat().st_size:
+            self.path.write_text(json.dumps({"format": FORMAT, "version": __version__}) + "\n", encoding="utf-8")
+            return {}
+        content = self.path.read_text(encoding="utf-8")
+        whole = content[: content.rfind("\n") + 1]
+        if whole != content:
+            with replacing(self.path) as draft:
+                draft.write_text(whole, encoding="utf-8")
+        try:
+            head, *lines = (json.loads(line) for line in whole.splitlines())
+            stored = head["format"], head["version"]
+            cells = {tuple(line["cell"]): [Measurement.from_json(row) for row in line["rows"]] for line in lines}
+            data = dict(item for line in lines for item in line["data"].items())
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{self.path} does not hold the cells of a reach ({error}); choose another --out") from error
+        if stored != (FORMAT, __version__):
+            got, expected = (f"version {version}, format {format}" for format, version in (stored, (FORMAT, __version__)))
+            raise ValueError(f"{self.path} holds cells of {got}, expected {expected}; choose another --out, or pass --overwrite")
+        for kind, name in self.names.items():
+            if data.get(kind, name) != name:
+                raise ValueError(f"{self.path} holds cells of {kind} {data[kind]!r}, got {name!r}; choose another --out")
+        return cells
+
+    def append(self, cell: Cell, rows: Sequence[Measurement]) -> None:
+        """Adds a cell."""
+        needs = cell[1].needs
+        data = {needs: self.names[needs]} if needs else {}
+        line = json.dumps({"cell": key_of(cell), "data": data, "rows": [row.to_json() for row in rows]}) + "\n"
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())

@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench figures ledger mutants docs clean
+.PHONY: help demo test lint bench figures ledger reach mutants docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-7s %s\n", $$1, $$2}'
@@ -38,6 +38,10 @@ ledger: .venv/.installed  ## every claim, quick ones on 100 seeds and trainings 
 	@$(BIN)/transformer-theory verify quick --seeds 100 --workers $(WORKERS) --out runs/ledger/quick --overwrite || test $$? -eq 1
 	@$(BIN)/transformer-theory verify training --seeds 5 --workers $(WORKERS) --out runs/ledger/training --overwrite || test $$? -eq 1
 	@$(BIN)/python -m transformer_theory.report.ledger runs/ledger/quick runs/ledger/training docs/claims.md
+
+reach: .venv/.installed  ## the ladders of all theories on 5 seeds, in WORKERS processes; the page is docs/reach.md
+	@$(BIN)/transformer-theory reach --workers $(WORKERS) --out runs/reach
+	@$(BIN)/python -m transformer_theory.report.reach_docs docs runs/reach
 
 mutants: .venv/.installed  ## perturbations of the mathematics that the claims must detect; the score is docs/mutants.json
 	@$(BIN)/python -m benchmarks.mutants --workers $(WORKERS)

@@ -29,7 +29,7 @@ bibtex_bibfiles = ["../transformer_theory/core/references.bib"]
 bibtex_default_style = "plain"
 bibtex_reference_style = "author_year"
 suppress_warnings = ["config.cache"]  # the gallery's settings cannot be cached, which changes nothing in the pages
-exclude_patterns = ["_build", "_templates", "_extensions", "auto_examples/*.ipynb"]
+exclude_patterns = ["_build", "_templates", "_extensions", "auto_examples/*.ipynb", "reach_findings.md", "reach_rungs.md"]
 templates_path = ["_templates"]
 
 sphinx_gallery_conf = {

@@ -12,6 +12,7 @@ import torch
 import transformer_theory as tt
 from tests.problems.networks import theory_metrics
 from transformer_theory.cli import main
+from transformer_theory.core.ladder import COLUMNS, Rung
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import RANGE_DRAWS, UNTRAINED, place_of
 from transformer_theory.data import Images, TokenData, image_sets
@@ -233,3 +234,20 @@ def test_the_command_refuses_what_it_cannot_compare(runs, tmp_path, capsys, data
     assert error.count("\n") == 1
     assert words in error
     assert not out.exists()
+
+
+def test_stored_networks_are_rungs_of_a_reach(runs):
+    own = Rung("own", "", lambda generator: [THEORY.ladder.row(THEORY.name, 0.5)], COLUMNS[0])
+    theory = replace(THEORY, ladder=replace(THEORY.ladder, rungs=(own,)))
+    models = [runs / "crate", runs / "second", runs / "vit"]
+    result = tt.reach(theory, seeds=1, images=(TRAIN, TEST), models=models)
+    rows = {rung["name"]: result.select(rung=rung["name"]) for rung in result.settings["ladders"][theory.name]["rungs"]}
+    assert {name: [row.seed for row in table] for name, table in rows.items()} == {"own": [0], "stored crate": [0, 1], "stored vit": [0]}
+    assert len({row.value for row in rows["stored crate"]}) == 2
+    assert all(
+        row.quantity == theory.ladder.quantity and row.verdict == "not covered" for row in (*rows["stored crate"], *rows["stored vit"])
+    )
+    with pytest.raises(ValueError, match="models are measured on images, got none"):
+        tt.reach(theory, seeds=1, models=models)
+    other = replace(theory, in_networks=replace(theory.in_networks, headline="another quantity"))
+    assert len(tt.reach(other, seeds=1, images=(TRAIN, TEST), models=models).table) == 1

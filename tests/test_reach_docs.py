@@ -1,0 +1,49 @@
+"""The reach map of the documentation comes from the stored result, which was measured on the present ladders."""
+
+from pathlib import Path
+
+import pytest
+
+from transformer_theory.core.result import Result
+from transformer_theory.report.reach_docs import FOLDER, main, pages
+from transformer_theory.theories import list_theories
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+@pytest.fixture(scope="module")
+def stored() -> Result:
+    return Result.load(DOCS / FOLDER)
+
+
+def test_the_pages_are_those_of_the_stored_result(stored):
+    for name, text in pages(stored).items():
+        assert (DOCS / name).read_text(encoding="utf-8") == text, f"{name}: run python -m transformer_theory.report.reach_docs docs"
+
+
+@pytest.mark.parametrize("theory", list_theories(), ids=lambda theory: theory.name)
+def test_the_stored_result_has_the_present_rungs(stored, theory):
+    assert theory.ladder is not None
+    described = stored.settings["ladders"][theory.name]
+    assert described["quantity"] == theory.ladder.quantity
+    present = [
+        {"name": rung.name, "relaxes": rung.relaxes, "column": rung.column, "covered": rung.covered, "needs": rung.needs}
+        for rung in theory.ladder.rungs
+    ]
+    assert [rung for rung in described["rungs"] if not rung["name"].startswith("stored ")] == present
+
+
+def test_the_readme_has_the_sentences(stored):
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    for line in pages(stored)["reach_findings.md"].splitlines():
+        if line.startswith("- "):
+            assert " ".join(line.split()) in " ".join(readme.split())
+
+
+def test_wrong_arguments_are_named(tmp_path):
+    with pytest.raises(ValueError, match="expected the folder of the documentation"):
+        main([])
+    Result("compare", {}).save(tmp_path / "other")
+    with pytest.raises(ValueError, match="expected a result of reach, got compare without rungs"):
+        main([str(tmp_path), str(tmp_path / "other")])
+    assert not (tmp_path / FOLDER).exists()

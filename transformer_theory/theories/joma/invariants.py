@@ -76,9 +76,27 @@ def fixed_mean(model: Model, contexts: Contexts, path: Path, *, query: int = 0) 
     Raises:
         ValueError: attention is not softmax, or no sample has this query.
     """
-    squares, total, mean = _terms(model, contexts, path, query)
-    change = squares.sum(-2) - total * mean[0]
-    return change - change[0]
+    _check_softmax(model)
+    mean = mean_attention(model, contexts, path, query=query)
+    return fixed_mean_change(path.states.lower, mean[0], factor=model.ratio * model.attention.factor)
+
+
+@converted(float64=("lower", "mean"))
+def fixed_mean_change(
+    lower: Float[Tensor, "t *batch K M"], mean: Float[Tensor, "*batch M"], *, factor: float = 0.5
+) -> Float[Tensor, "t *batch M"]:
+    """Returns the change of z that the softmax invariant predicts from lower layers and the mean attention at the start.
+
+    Args:
+        lower: lower layers at several times.
+        mean: mean attention at the start.
+        factor: rho kappa.
+    Returns:
+        The change since the first time, ``[t, *batch, M]``.
+    """
+    squares = factor * lower.square().sum(-2)
+    logits = squares - squares.sum(-1, keepdim=True) * mean
+    return logits - logits[0]
 
 
 def moving_mean(model: Model, contexts: Contexts, path: Path, *, query: int = 0) -> Float[Tensor, "t *runs M"]:
@@ -96,6 +114,30 @@ def moving_mean(model: Model, contexts: Contexts, path: Path, *, query: int = 0)
     # exact and equals fixed_mean.
     integral = ((total[1:] - total[:-1]) * (mean[1:] + mean[:-1]) / 2).cumsum(0)
     return squares.sum(-2) - squares[0].sum(-2) - torch.cat([torch.zeros_like(integral[:1]), integral])
+
+
+def shift_invariant(model: Model, contexts: Contexts, path: Path, *, query: int = 0) -> Float[Tensor, "t *runs M"]:
+    r"""Returns the change of z by an approximation that, like softmax, ignores a shift of v_k by the same number for all tokens.
+
+    Write :math:`b = \bar b + \delta`. The factorisation of :math:`E[g b b^\top] v` loses :math:`E[g \delta \delta^\top] v`, and also
+    :math:`E[g \delta]\, (\bar b^\top v)`, which is of first order in the differences between the samples. With the second term,
+
+    .. math:: \dot z \approx \tfrac{\rho}{T} \textstyle\sum_k \big(w_k \circ \dot v_k - \bar b\, w_k^\top \dot v_k\big), \qquad
+        w_k = v_k - (\bar b^\top v_k) 1 .
+
+    This is no invariant: it is not the derivative of a function of v, and is integrated along the path by the midpoint rule, so many
+    states must be saved. Derived here.
+
+    Raises:
+        ValueError: attention is not softmax, or no sample has this query.
+    """
+    _check_softmax(model)
+    lower, mean = path.states.lower, mean_attention(model, contexts, path, query=query)
+    b = ((mean[1:] + mean[:-1]) / 2)[..., None, :]
+    v, step = (lower[1:] + lower[:-1]) / 2, lower[1:] - lower[:-1]
+    work = (v - (v * b).sum(-1, keepdim=True)) * step
+    change = 2 * model.ratio * model.attention.factor * (work - work.sum(-1, keepdim=True) * b).sum(-2).cumsum(0)
+    return torch.cat([torch.zeros_like(change[:1]), change])
 
 
 def mean_attention(model: Model, contexts: Contexts, path: Path, *, query: int = 0) -> Float[Tensor, "t *runs M"]:

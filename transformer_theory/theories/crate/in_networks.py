@@ -143,12 +143,16 @@ class Compression(Metric):
     def _add_streams(self, activations: Activations) -> None:
         """Adds the rates of one batch to the sums of its layer."""
         bases = self.bases[activations.layer][0]
-        centred = activations.shared(coordinates_around_attention, bases, self.max_sequences, self.sets)
+        centred = self._coordinates(activations, bases)
         if centred is None or not (count := len(centred.coords) // 2):
             return
         coords = self.scaling(centred).unflatten(1, (1 + self.sets, -1))
         rates = head_rate(coords, eps=self.eps).unflatten(0, (2, count)).double().sum(1)  # [before and after, sets of subspaces]
         self.add((activations.layer,), torch.cat([rates.new_tensor([float(count)]), rates.mT.flatten()]).cpu())
+
+    def _coordinates(self, activations: Activations, bases: Bases) -> CentredCoordinates | None:
+        """Computes the coordinates in the bases and then in each random set."""
+        return activations.shared(coordinates_around_attention, bases, self.max_sequences, self.sets)
 
     def rates(self) -> dict[int, tuple[float, float]]:
         """Returns the mean R^c before and after attention in nats, by layer."""

@@ -1,0 +1,187 @@
+"""The ladder of compression: its contract, its null, and why the paper's step fails in subspaces that share directions."""
+
+from functools import lru_cache, partial
+
+import pytest
+import torch
+
+from tests.problems.crate import gaussian
+from transformer_theory.core.errors import NotConverged
+from transformer_theory.core.ladder import COLUMNS
+from transformer_theory.core.measurement import Table
+from transformer_theory.core.statistics import UNTRAINED
+from transformer_theory.metrics.coding import subspace_coding_rate, unit_norm
+from transformer_theory.models.crate import PaperAttention
+from transformer_theory.models.crate.compression import expansion
+from transformer_theory.models.crate.sparsification import ista_step
+from transformer_theory.theories import crate
+from transformer_theory.theories.crate.in_networks import COMPRESSION, EPS, IN_NETWORKS, NONZEROS
+from transformer_theory.theories.crate.ladder import LADDER, given_tokens, networks, quantities
+from transformer_theory.theories.crate.ladder.quantities import INCOHERENCE, ROTATED, compression_rows, rotations
+from transformer_theory.training.networks import Mlp
+
+RUNGS = {rung.name: rung for rung in LADDER.rungs}
+UNTRAINED_RUNGS = ("exact steps", "fitted subspaces", "digits", "paper's step")
+
+
+DRAWS, NETWORKS = 39, 3  # fewer draws than in the ladder, for speed
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_draws():
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (given_tokens, networks, quantities):
+            patch.setattr(module, "HEADLINE_DRAWS", DRAWS)
+        patch.setattr(networks, "RANGE_DRAWS", NETWORKS)
+        yield
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def headline(rows):
+    return Table(rows).select(quantity=LADDER.quantity).one()
+
+
+def of_step(tokens, bases, step):
+    """The headline of one step, with few draws."""
+    return headline(compression_rows(given_tokens.compression(tokens, step(tokens), bases, draws=DRAWS)))
+
+
+@lru_cache
+def measured(name):
+    return tuple(RUNGS[name].measure(seeded()))
+
+
+def beyond(row):
+    """1 if the value lies above all draws of the null, -1 if below all, otherwise 0."""
+    return (row.value > row.null.high) - (row.value < row.null.low)
+
+
+def test_the_rungs_cover_all_columns_and_only_the_first_is_covered():
+    assert {rung.column for rung in LADDER.rungs} == set(COLUMNS)
+    assert [rung.name for rung in LADDER.rungs if rung.covered] == ["exact steps"]
+    assert [rung.name for rung in LADDER.rungs if rung.needs] == ["ViT on images"]
+    assert IN_NETWORKS.headline == COMPRESSION
+
+
+@pytest.mark.parametrize("name", UNTRAINED_RUNGS)
+def test_rungs_without_training_keep_the_contract(name):
+    rows = measured(name)
+    assert {row.kind for row in rows} == {"rung"}
+    row, raw = headline(rows), Table(rows).select(quantity=COMPRESSION).one()
+    assert row.null.kind == LADDER.null_kind == ROTATED
+    assert len(row.null.draws) == DRAWS
+    assert row.null.median == pytest.approx(0, abs=1e-12)
+    assert row.predicted is None
+    assert row.value == pytest.approx(raw.value - raw.null.median)
+    assert beyond(row) == (-1 if name == "paper's step" else 1)
+    assert Table(rows).select(quantity=NONZEROS).one().null.low > Table(rows).select(quantity=NONZEROS).one().value
+
+
+@pytest.mark.parametrize("name", UNTRAINED_RUNGS[:3])
+def test_exact_steps_fall_by_the_guarantee(name):
+    row = Table(measured(name)).select(quantity=given_tokens.LENGTHS_KEPT).one()
+    assert row.verdict == "consistent"
+    assert row.value > row.threshold > 0
+
+
+def test_rungs_are_determined_by_the_generator():
+    rung = RUNGS["fitted subspaces"]
+    assert tuple(rung.measure(seeded())) == measured(rung.name)
+    assert headline(rung.measure(seeded(1))).value != headline(measured(rung.name)).value
+
+
+def test_the_guarantee_is_that_of_the_descent_lemma():
+    bases, tokens = crate.random_subspaces(3, 12, 4, generator=seeded()), gaussian(16, 5, 12)
+    row = list(given_tokens.exact_rows(tokens, bases, data=""))[-1]
+    L = crate.lipschitz(bases, n=5, eps=EPS)
+    Z = tokens.clone().requires_grad_()
+    rate = subspace_coding_rate(Z, bases, eps=EPS).sum()
+    (gradient,) = torch.autograd.grad(rate, Z)
+    after = subspace_coding_rate(tokens - gradient / L, bases, eps=EPS).sum()
+    assert row.value == pytest.approx(float((1 - after / rate).detach()))
+    assert row.threshold == pytest.approx(float((gradient.square().sum() / (2 * L * rate)).detach()))
+
+
+def test_a_step_along_other_subspaces_is_not_beyond_chance():
+    _, tokens, bases = given_tokens.mixture(seeded())
+    other = crate.random_subspaces(*bases.shape, generator=seeded(1))
+    step = partial(crate.exact_step, bases=other, kappa=1 / crate.lipschitz(other, n=17, eps=EPS), eps=EPS)
+    assert beyond(of_step(tokens, bases, step)) < 1
+
+
+def test_rotations_are_orthogonal_and_do_not_depend_on_their_number():
+    drawn = rotations(5, 3)
+    torch.testing.assert_close(drawn.mT @ drawn, torch.eye(5, dtype=torch.float64).expand(3, 5, 5))
+    assert torch.equal(drawn[:2], rotations(5, 2))
+    assert float((drawn[0] - drawn[1]).abs().max()) > 0.1
+
+
+def test_the_null_measures_rotated_subspaces():
+    bases = torch.linalg.qr(gaussian(3, 12, 4))[0]  # they share directions
+    tokens, after = gaussian(4, 5, 12), gaussian(4, 5, 12, seed=1)
+    rows = given_tokens.compression(tokens, after, bases, draws=2)
+
+    def fall(frames):
+        before, last = (subspace_coding_rate(unit_norm(Z - Z.mean(-1, keepdim=True)), frames, eps=EPS).mean() for Z in (tokens, after))
+        return float(1 - last / before)
+
+    row = rows.select(quantity=COMPRESSION).one()
+    assert row.value == pytest.approx(fall(bases))
+    assert row.null.draws == pytest.approx([fall(rotation @ bases) for rotation in rotations(12, 2)])
+    assert rows.select(quantity=INCOHERENCE).one().value == pytest.approx(crate.incoherence(bases))
+
+
+def test_the_paper_step_compresses_in_orthogonal_subspaces_and_fails_in_coherent_ones():
+    """Tied to subspaces that share directions, attention moves the tokens into these; the exact step does not."""
+    tokens, orthogonal = gaussian(16, 17, 64), crate.random_subspaces(4, 64, 16, generator=seeded())
+    coherent = torch.cat([orthogonal[:1, :, :8].expand(4, -1, -1), orthogonal[:, :, 8:]], dim=2)
+    found = []
+    for bases in (orthogonal, torch.linalg.qr(coherent)[0]):
+        paper = partial(crate.paper_step, bases=bases, kappa=1.0, eps=1.5)
+        exact = partial(crate.exact_step, bases=bases, kappa=1 / crate.lipschitz(bases, n=17, eps=EPS), eps=EPS)
+        found.append([beyond(of_step(tokens, bases, step)) for step in (exact, paper)])
+    assert found == [[1, 1], [1, -1]]
+
+
+def test_without_norms_a_layer_is_the_derived_step():
+    model = networks.small_crate(attention=PaperAttention, norms=False).double()
+    tokens, (layer,) = gaussian(2, 17, 64), model.transformer.layers
+    block, sparsify = layer[0].fn, layer[1].fn
+    half = crate.paper_step(tokens, block.subspaces().detach(), kappa=block.kappa, eps=block.eps)
+    code = ista_step(half, half, sparsify.weight.detach(), eta=sparsify.eta, lam=sparsify.lam)
+    torch.testing.assert_close(layer(tokens).detach(), code)
+    assert block.kappa * expansion(block.subspaces(), n=17, eps=block.eps) < 1  # the shrinkage keeps its sign
+
+
+def test_the_rows_of_a_network_are_means_over_layers_with_untrained_networks_as_the_null_of_non_zeros():
+    rows = Table(networks.trained_rows(partial(networks.small_crate, sparsify=Mlp), lambda *_: None, seeded(3)))
+    assert len(headline(rows).null.draws) == DRAWS
+    shares = rows.select(quantity=NONZEROS).one()
+    assert shares.value == 1.0
+    assert shares.null.kind == UNTRAINED
+    assert len(shares.null.draws) == NETWORKS
+    assert {row.data for row in rows} == {"digits"}
+
+
+def test_training_changes_the_network_and_not_the_null_of_the_non_zeros(monkeypatch):
+    monkeypatch.setattr(networks, "ADAMW_STEPS", 3)
+    untrained, trained = (
+        list(networks.trained_rows(networks.small_crate, training, seeded())) for training in (lambda *_: None, networks.adamw)
+    )
+    assert headline(untrained).value != headline(trained).value
+    assert beyond(headline(untrained)) == 0  # with random weights the free output knows nothing of the subspaces
+    nulls = [Table(rows).select(quantity=NONZEROS).one().null for rows in (untrained, trained)]
+    assert nulls[0] == nulls[1]
+
+
+def test_a_training_that_diverges_gives_a_row_with_the_reason():
+    def diverge(*_):
+        raise NotConverged("step 3: the loss is nan")
+
+    (row,) = networks.trained_rows(networks.small_crate, diverge, seeded())
+    assert row.value is None
+    assert row.quantity == LADDER.quantity
+    assert row.reason == "step 3: the loss is nan"

@@ -76,7 +76,7 @@ def _line(cell: Reached) -> str:
     value = escape(short(row.value, row))
     value = rf"\textbf{{{value}}}" if cell.outcome == "beyond chance" else value + (r"$^\dagger$" if cell.outcome == "opposite" else "")
     null = format.NOTHING if row.null is None or not row.null.draws else plain_number(row.null.median, row)
-    agreement = format.NOTHING if row.agreement is None else two_digits(row.agreement)
+    agreement = format.NOTHING if row.agreement is None else cell.number
     if cell.interval is not None:
         agreement += f" [{two_digits(cell.interval[0])}, {two_digits(cell.interval[1])}]"
     p = format.NOTHING if row.p is None else p_text(row.p)

@@ -97,7 +97,7 @@ def _numbers(cell: Reached) -> tuple[str, str]:
     if cell.row.agreement is None:
         return f"{mark}{cell.number}", interval_text(cell.row)
     interval = "" if cell.interval is None else f"[{two_digits(cell.interval[0])}, {two_digits(cell.interval[1])}]"
-    return f"{mark}{two_digits(cell.row.agreement)}", interval
+    return f"{mark}{cell.number}", interval
 
 
 def _shade(share: float) -> tuple[float, float, float]:
@@ -114,14 +114,14 @@ def _legend(ax: "Axes", height: float) -> None:
     ax.plot((0, WIDTH), (height - LEGEND, height - LEGEND), color=RULE, linewidth=0.7)
     for i in range(5):
         ax.add_patch(Rectangle((0.03 + 0.1 * i, y - 0.05), 0.1, 0.1, facecolor=_shade(i / 4), edgecolor="none"))
-    ax.text(0.57, y, "agreement 0 to 1, beyond chance; interval over seeds", **texts)
-    ax.add_patch(Rectangle((2.72, y - 0.05), 0.16, 0.1, facecolor="white", edgecolor=INK, linewidth=1.1))
-    ax.text(2.92, y, "covered by the theorem", **texts)
-    ax.add_patch(Rectangle((4.0, y - 0.05), 0.16, 0.1, facecolor="white", edgecolor=RULE, linewidth=0.5))
-    ax.text(4.2, y, "not covered", **texts)
-    ax.text(4.92, y, "≈ at chance   ✗ opposite side   ? not tested", **texts)
-    ax.add_patch(Rectangle((6.62, y - 0.05), 0.16, 0.1, facecolor="white", edgecolor=RULE, linewidth=0.5, hatch="////"))
-    ax.text(6.82, y, "no data", **texts)
+    ax.text(0.57, y, "agreement 0 to 1 (×: relative to first rung), beyond chance", **texts)
+    ax.add_patch(Rectangle((2.93, y - 0.05), 0.16, 0.1, facecolor="white", edgecolor=INK, linewidth=1.1))
+    ax.text(3.13, y, "covered by the theorem", **texts)
+    ax.add_patch(Rectangle((4.17, y - 0.05), 0.16, 0.1, facecolor="white", edgecolor=RULE, linewidth=0.5))
+    ax.text(4.37, y, "not covered", **texts)
+    ax.text(4.99, y, "≈ at chance  ✗ opposite side  ? not tested", **texts)
+    ax.add_patch(Rectangle((6.66, y - 0.05), 0.16, 0.1, facecolor="white", edgecolor=RULE, linewidth=0.5, hatch="////"))
+    ax.text(6.85, y, "no data", **texts)
 
 
 COLUMNS_OF_TABLE = (
@@ -170,7 +170,7 @@ def _cells(cell: Reached) -> tuple[table_model.Cell, ...]:
         cell.relaxes or "nothing",
         value,
         null,
-        format.NOTHING if row.agreement is None else two_digits(row.agreement),
+        format.NOTHING if row.agreement is None else cell.number,
         p,
         (cell.outcome, Note(row.reason)) if row.value is None else cell.outcome,
     )

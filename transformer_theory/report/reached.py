@@ -77,10 +77,12 @@ class Reached:
 
     @property
     def number(self) -> str:
-        """The agreement, or the value if no number is predicted; empty without value."""
+        """The agreement, followed by "×" if it is relative to the first rung; the value if there is no agreement; empty without value."""
         if self.row.value is None:
             return ""
-        return short(self.row.value, self.row) if self.row.agreement is None else two_digits(self.row.agreement)
+        if self.row.agreement is None:
+            return short(self.row.value, self.row)
+        return f"{two_digits(self.row.agreement)}{'×' if self.row.basis == 'own setting' else ''}"
 
 
 def two_digits(number: float) -> str:

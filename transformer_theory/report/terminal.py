@@ -10,7 +10,7 @@ from ..core.theory import Theory
 from . import format, tables
 from .aggregate import NETWORK, aggregate
 from .findings import Finding, findings, interval_text, p_text, sentences, short
-from .reached import reached, statements, two_digits
+from .reached import reached, statements
 from .unicode_math import plain
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def reach(result: Result, *, theories: Iterable[Theory] | None = None) -> "Group
             null = f"null {short(row.null.median, row)}{spread}" if spread and row.null is not None else ""
             value = Text(short(row.value, row), style="bold").append(f" {interval_text(row)}", style="not bold")
             style = {"beyond chance": "green", "opposite": "bold red"}.get(cell.outcome, "dim")
-            agreement = "" if row.agreement is None else f"agreement {two_digits(row.agreement)}"
+            agreement = "" if row.agreement is None else f"agreement {cell.number}"
             table.add_row(Text(f"  {cell.name}"), value, Text(null, style="dim"), Text(agreement), Text(cell.outcome, style=style))
         parts.append(table)
     return Group(*parts)

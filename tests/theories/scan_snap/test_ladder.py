@@ -1,0 +1,200 @@
+"""The ladder of scan-and-snap: its prediction, its nulls, the logits of words in networks, and its rungs."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from transformer_theory.core.errors import NotConverged
+from transformer_theory.core.ladder import COLUMNS
+from transformer_theory.data.text import Text, Vocabulary
+from transformer_theory.models.embedding import build
+from transformer_theory.theories.scan_snap import SequenceClasses, exact_flow
+from transformer_theory.theories.scan_snap.closed_form import scanning_time
+from transformer_theory.theories.scan_snap.ladder import LADDER, agreement, rungs, text
+from transformer_theory.theories.scan_snap.ladder.networks import SoftmaxAttention, WordNetwork, word_logits
+from transformer_theory.theories.scan_snap.orders import rank_correlation
+
+RUNGS = {rung.name: rung for rung in LADDER.rungs}
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture(scope="module")
+def own() -> agreement.SplitSequences:
+    g = generator()
+    return rungs.drawn(rungs.two_classes(g), context=rungs.LONG, generator=g)
+
+
+@pytest.fixture(scope="module")
+def prediction(own: agreement.SplitSequences) -> agreement.Prediction:
+    return agreement.predict(own)
+
+
+@pytest.fixture(scope="module")
+def change(own: agreement.SplitSequences) -> torch.Tensor:
+    return rungs.minimal_model(own, attention_rate=agreement.FAST_DECODER)
+
+
+def headline(sequences: agreement.SplitSequences, prediction: agreement.Prediction, change):
+    rows = list(agreement.agreement_rows(sequences, prediction, change, ""))
+    assert [row.kind for row in rows] == ["rung"] * len(rows)
+    return rows[0]
+
+
+# ---- the prediction
+
+
+def test_the_prediction_is_the_exact_flow():
+    classes = rungs.ten_classes(generator())
+    time = agreement.HORIZON * scanning_time(classes=10, vocab_size=1000, eta_y=1.0)
+    flow = exact_flow(classes, torch.tensor([time], dtype=torch.float64), eta_y=1.0, eta_z=agreement.FAST_DECODER).logits[0, 0]
+    predicted = agreement.predicted_change(classes.conditional[None], classes.weights, vocab_size=1000)[0]
+    assert float((predicted - flow).norm() / flow.norm()) < 0.01
+    assert float(rank_correlation(flow, predicted)) > 0.99
+
+
+def test_conditionals_are_counted_per_run():
+    counts = torch.tensor([[2.0, 0.0], [1.0, 1.0], [0.0, 4.0]], dtype=torch.float64)
+    P = agreement.conditionals(counts, torch.tensor([[0, 0, 1], [1, 1, 1]]), 2)
+    torch.testing.assert_close(P[0], torch.tensor([[0.75, 0.25], [0.0, 1.0]], dtype=torch.float64))
+    torch.testing.assert_close(P[1, 1], torch.tensor([3 / 8, 5 / 8], dtype=torch.float64))
+    assert bool((P[1, 0] == 0.5).all())  # no sequence of class 0 is left
+
+
+def test_tokens_of_one_part_only_are_not_compared(own: agreement.SplitSequences):
+    held = own.held_counts.clone()
+    held[:, 3] = 0
+    prediction = agreement.predict(replace(own, held_counts=held, permuted=own.permuted[:2]))
+    assert 3 not in prediction.tokens.tolist()
+    assert len(prediction.tokens) == own.counts.shape[1] - 1
+
+
+# ---- the theory's own setting
+
+
+def test_the_assumptions_hold_in_the_covered_rung():
+    assert all(rungs.two_classes(generator(seed)).weak_overlap().holds for seed in range(20))
+    assert [rung.name for rung in LADDER.rungs if rung.covered] == ["two classes"]
+
+
+def test_the_own_setting_agrees_and_broken_dynamics_do_not(own, prediction, change):
+    row = headline(own, prediction, lambda: change)
+    assert row.value > 0.9
+    assert row.null.p(row.value, ">=") < 0.05
+    reversed_row = headline(own, prediction, lambda: -change)  # attention that moves against the gradient
+    assert reversed_row.value == pytest.approx(-row.value)
+    rarity = headline(own, prediction, lambda: -own.counts.sum(0)).value  # that rare tokens gain attention is not what the theory says
+    assert rarity < row.value - 0.5
+
+
+def test_the_headline_is_counted_on_the_held_out_sequences(own, change):
+    sequences = replace(own, held_target=own.permuted[0], permuted=own.permuted[1:20])  # held-out sequences without their classes
+    by_name = {row.quantity: row.value for row in agreement.agreement_rows(sequences, agreement.predict(sequences), lambda: change, "")}
+    assert by_name[LADDER.quantity] < 0.85
+    assert by_name[agreement.LEARNT] > 0.95
+
+
+def test_classes_that_do_not_differ_are_at_chance():
+    g, p = generator(1), torch.linspace(0.2, 1, 12, dtype=torch.float64)
+    classes = SequenceClasses((p / p.sum()).expand(3, -1), torch.zeros(3, dtype=torch.long), 50)
+    sequences = rungs.drawn(classes, context=rungs.SHORT, generator=g)
+    row = headline(sequences, agreement.predict(sequences), lambda: rungs.minimal_model(sequences, attention_rate=0.1))
+    assert row.null.p(row.value, ">=") > 0.05
+
+
+def test_a_diverged_training_is_a_row_with_its_reason(own, prediction):
+    def diverge():
+        raise NotConverged("the loss is not finite")
+
+    row = headline(own, prediction, diverge)
+    assert row.value is None
+    assert "not finite" in row.reason
+
+
+def test_a_change_without_an_order_has_a_reason(own, prediction):
+    row = headline(own, prediction, lambda: torch.zeros(own.counts.shape[1]))
+    assert row.value is None
+    assert row.reason
+
+
+# ---- logits of words in networks
+
+
+@pytest.mark.parametrize("query", [-1, 0])
+def test_word_logits_are_means_over_occurrences(query: int):
+    model = build(lambda: WordNetwork(5, 4, 3, dim=6, positions=True, blocks=1), generator()).double().eval()
+    ids = torch.tensor([[1, 2, 1, 0], [2, 2, 3, 0]]) if query == -1 else torch.tensor([[0, 1, 2, 1], [0, 2, 2, 3]])
+    inputs = torch.nn.functional.one_hot(ids, 5).double()
+    context = ids[:, :-1] if query == -1 else ids[:, 1:]
+    block = model.blocks[0]
+    x = block.attention_norm(model.embed(inputs) + model.positions).detach()
+    query_weights, key_weights, _ = block.attention.qkv.weight.detach().chunk(3)
+    scores = (x @ key_weights.T) @ (x[:, query] @ query_weights.T)[..., None] * 6**-0.5
+    scores = (scores[:, :-1] if query == -1 else scores[:, 1:])[..., 0]
+    logits = word_logits(model, inputs, context, count=5, query=query)
+    for word in (1, 2, 3):
+        assert float(logits[word]) == pytest.approx(float(scores[context == word].mean()), rel=1e-9)
+    assert float(logits[4]) == 0.0
+
+
+def test_softmax_attention_reads_weighted_counts():
+    model = SoftmaxAttention(3, 2)
+    with torch.no_grad():
+        model.logits.copy_(torch.tensor([0.0, math.log(2.0), 5.0]))
+        model.decoder.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [7.0, 7.0]]))
+    torch.testing.assert_close(model(torch.tensor([[2.0, 1.0, 0.0]])), torch.tensor([[0.5, 0.5]]))  # 2 and 1 e^{ln 2}; word 2 is absent
+
+
+# ---- the rungs
+
+
+def test_rungs_are_named_and_in_order():
+    assert [rung.column for rung in LADDER.rungs] == sorted((rung.column for rung in LADDER.rungs), key=COLUMNS.index)
+    assert {rung.column for rung in LADDER.rungs} == set(COLUMNS)
+    assert all(len(rung.name) <= 22 for rung in LADDER.rungs)
+    assert [rung.name for rung in LADDER.rungs if rung.needs] == ["decoder on a text"]
+
+
+@pytest.mark.parametrize("name", ["two classes", "one learning rate"])
+def test_rungs_are_deterministic_and_have_a_null(name: str):
+    first, again = (list(RUNGS[name].measure(generator(3))) for _ in range(2))
+    assert first == again
+    row = first[0]
+    assert (row.kind, row.quantity, row.side, row.predicted) == ("rung", LADDER.quantity, ">=", 1.0)
+    assert row.null is not None
+    assert (row.null.kind, len(row.null.draws)) == (LADDER.null_kind, 199)
+    assert row.null.low < row.null.median < row.null.high
+
+
+def test_seeds_split_the_digits_differently(monkeypatch, prediction):
+    monkeypatch.setattr(rungs, "predict", lambda sequences: prediction)  # not needed, and slow
+    first, second = (rungs.visual_words.__wrapped__(seed)[0] for seed in (0, 3))
+    assert first.counts.shape == second.counts.shape == (757, 32)
+    assert not torch.equal(first.counts, second.counts)
+    assert bool((first.counts.sum(1) == rungs.SHORT).all())
+
+
+def make_text(words: int) -> Text:
+    ids = torch.randint(1, 12, (words,), generator=generator())
+    ids[::5] = 1  # the most frequent word
+    return Text(ids, Vocabulary(("<unk>", *"abcdefghijk")))
+
+
+def test_the_text_rung_measures_held_out_stretches(monkeypatch):
+    monkeypatch.setattr(text, "STEPS", 3)
+    monkeypatch.setattr(text, "HEADLINE_DRAWS", 5)
+    row, *_ = RUNGS["decoder on a text"].measure(generator(), make_text(12_000))
+    assert row.value is not None
+    assert row.null is not None
+    assert "'a'" in row.note
+    assert row.n == 11
+
+
+def test_a_short_text_is_a_row_with_its_reason():
+    (row,) = RUNGS["decoder on a text"].measure(generator(), make_text(2_000))
+    assert row.value is None
+    assert "7001 are needed" in row.reason

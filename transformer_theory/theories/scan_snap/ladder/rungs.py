@@ -1,0 +1,186 @@
+"""The settings of the ladder: the theory's own classes, the visual words of the digits, and networks on them."""
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
+from itertools import repeat
+
+import torch
+from jaxtyping import Float, Int
+from torch import Generator, Tensor, nn
+from torch.nn import functional
+
+from ....core.measurement import Measurement
+from ....core.statistics import HEADLINE_DRAWS, permutations
+from ....data import digits
+from ....data.bridges import one_hot
+from ....data.queries import most_frequent
+from ....data.tokens import TokenData, stratified
+from ....models.embedding import build
+from ....training.fitting import fit
+from ....training.recipes import RECIPES
+from ....training.supervised import train_classifier
+from ....training.tasks import Classification, StreamTask
+from ..closed_form import scanning_time
+from ..dynamics import Batch, Weights, gradient_descent
+from ..problem import SequenceClasses, single_common
+from .agreement import FAST_DECODER, HORIZON, Prediction, SplitSequences, agreement_rows, predict
+from .networks import SoftmaxAttention, WordNetwork, word_logits
+
+LONG, SHORT = 20_000, 15  # contextual tokens: sequences that are long for the theory, and as short as those of the digits
+LEARNT, HELD_OUT = 762, 320  # numbers of sequences, those of the commonest query of the digits
+LEARNT_SHARE = 0.7
+# Lengths of the trainings. They pass the plateau at which attention has gone to the blank word and nothing is learnt.
+SOFTMAX_STEPS, SOFTMAX_RATE = 2000, 8.0
+SGD_STEPS, SGD_RATE = 300, 0.5
+STEPS, BLOCK_STEPS, RATE, BATCH = 800, 400, 3e-3, 64  # AdamW; networks with an MLP learn faster
+Trainer = Callable[[SplitSequences, Generator], Float[Tensor, " S"]]
+
+
+# ---- the theory's own classes
+
+
+def _weights(*shape: int, generator: Generator) -> Tensor:
+    """Draws relative probabilities between 0.1 and 1, the range of the paper's synthetic data."""
+    return 0.1 + 0.9 * torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+
+def two_classes(generator: Generator) -> SequenceClasses:
+    """Draws two weakly overlapping classes with one common token (probability 0.2) and ten distinct tokens each, M = 1000."""
+    return single_common(_weights(2, 10, generator=generator), 0.2, vocab_size=1000)
+
+
+def ten_classes(generator: Generator) -> SequenceClasses:
+    """Draws ten strongly overlapping classes with ten common tokens and five distinct ones each, M = 1000."""
+    K, common, distinct = 10, 10, 5
+    blocks = torch.block_diag(*_weights(K, distinct, generator=generator).split(1))
+    weights = torch.cat([_weights(K, common, generator=generator), blocks], dim=1)
+    return SequenceClasses(weights / weights.sum(1, keepdim=True), torch.zeros(K, dtype=torch.long), 1000)
+
+
+def drawn(classes: SequenceClasses, *, context: int, generator: Generator) -> SplitSequences:
+    """Draws sequences of given classes, with independent permutations of the held-out next tokens.
+
+    Args:
+        classes: classes with one query.
+        context: contextual tokens per sequence.
+        generator: source of sequences and permutations.
+    """
+    counts, target = classes.sample_counts(LEARNT, context=context, generator=generator)
+    held_counts, held = classes.sample_counts(HELD_OUT, context=context, generator=generator)
+    permuted = torch.stack([held[torch.randperm(HELD_OUT, generator=generator)] for _ in range(HEADLINE_DRAWS)])
+    return SplitSequences(counts, target, held_counts, held, classes.classes, classes.vocab_size, permuted, shared=False)
+
+
+def own_rung(draw: Callable[[Generator], SequenceClasses], context: int, generator: Generator) -> Iterator[Measurement]:
+    """Measures the theory's model on sequences of classes that are drawn."""
+    sequences = drawn(draw(generator), context=context, generator=generator)
+    change = partial(minimal_model, sequences, attention_rate=FAST_DECODER)
+    yield from agreement_rows(sequences, predict(sequences), change, f"sequences of {context} words")
+
+
+def minimal_model(sequences: SplitSequences, *, attention_rate: float) -> Float[Tensor, " S"]:
+    """Trains the theory's one-layer model on all learnt sequences for 4 t0' steps at eta_Y = 1; returns the change of the logits.
+
+    Raises:
+        NotConverged: the loss is not finite.
+    """
+    counts, K, M = sequences.counts, sequences.classes, sequences.vocab_size
+    batch = Batch(counts, torch.zeros_like(sequences.target), sequences.target, log_counts=counts.log())
+    steps = round(HORIZON * scanning_time(classes=K, vocab_size=M, eta_y=1.0))
+    path = gradient_descent(Weights.zeros(counts.shape[1], 1, K, M), lambda _: batch, steps=steps, eta_y=1.0, eta_z=attention_rate)
+    return path.final.attention[0]
+
+
+# ---- visual words
+
+
+@lru_cache(maxsize=2)
+def visual_words(seed: int) -> tuple[SplitSequences, Prediction]:
+    """Returns the digits that end in the commonest visual word, their query, split at random, and the prediction for them."""
+    data = digits()
+    context, query = data.context_and_query()
+    chosen = (query == most_frequent(query, 1)).nonzero()[:, 0]
+    return _split(data[chosen], context[chosen], seed)
+
+
+@lru_cache(maxsize=2)
+def whole_images(seed: int) -> tuple[SplitSequences, Prediction]:
+    """Returns all digits, whose query is a class token and whose context are all 16 words, split at random, and the prediction."""
+    data = digits()
+    assert data.ids is not None
+    return _split(data, data.ids, seed)
+
+
+def _split(data: TokenData, context: Int[Tensor, "n context"], seed: int) -> tuple[SplitSequences, Prediction]:
+    labels, ids = data.labels, data.ids
+    assert labels is not None
+    assert ids is not None
+    assert data.vocab_size is not None
+    K = data.classes
+    S = data.vocab_size - K  # words; the other ids are the next tokens
+    counts, words = one_hot(context, S).sum(1), TokenData(one_hot(ids, S), labels=labels, ids=ids, name="visual words")
+    learnt, held = stratified(len(data), labels, LEARNT_SHARE, Generator().manual_seed(seed), what="sequences")
+    permuted = labels[held][permutations(len(held), HEADLINE_DRAWS)]
+    sequences = SplitSequences(counts[learnt], labels[learnt], counts[held], labels[held], K, data.vocab_size, permuted, data=words[learnt])
+    return sequences, predict(sequences)
+
+
+def words_rung(train: Trainer, note: str, generator: Generator) -> Iterator[Measurement]:
+    """Measures a model on the visual words after one query."""
+    sequences, prediction = visual_words(generator.initial_seed())
+    yield from agreement_rows(sequences, prediction, lambda: train(sequences, generator), note)
+
+
+def reparametrised(attention_rate: float, sequences: SplitSequences, generator: Generator) -> Float[Tensor, " S"]:
+    """Trains the theory's model."""
+    return minimal_model(sequences, attention_rate=attention_rate)
+
+
+def softmax_attention(sequences: SplitSequences, generator: Generator) -> Float[Tensor, " S"]:
+    """Trains attention logits and a decoder by descent at one rate, without the normalisation of the attended tokens."""
+    counts, target = sequences.counts.float(), sequences.target
+    model = SoftmaxAttention(counts.shape[1], sequences.vocab_size)
+
+    def loss(model: nn.Module, batch: Tensor) -> Tensor:
+        return functional.cross_entropy(model(batch), target)
+
+    optimiser = torch.optim.SGD(model.parameters(), lr=SOFTMAX_RATE)
+    fit(model, StreamTask(loss, lambda _: repeat(counts)), optimiser=optimiser, steps=SOFTMAX_STEPS, generator=generator)
+    return model.logits.detach()
+
+
+def network(positions: bool, blocks: int, adam: bool, sequences: SplitSequences, generator: Generator) -> Float[Tensor, " S"]:
+    """Trains a :class:`WordNetwork`, by descent on all sequences or by AdamW in mini-batches; returns the change of the words' logits."""
+    data = sequences.data
+    assert data is not None
+    assert data.ids is not None
+    seq, S = data.tokens.shape[1:]
+    model = build(lambda: WordNetwork(S, seq, sequences.vocab_size, positions=positions, blocks=blocks), generator)
+    inputs, words = data.tokens.float(), data.ids[:, :-1]
+    before = word_logits(model, inputs, words, count=S)
+    if adam:
+        train_classifier(
+            model, data, data, steps=BLOCK_STEPS if blocks else STEPS, learning_rate=RATE, batch_size=BATCH, generator=generator
+        )
+    else:
+        optimiser = torch.optim.SGD(model.parameters(), lr=SGD_RATE)
+        fit(model, Classification(data, data, len(data)), optimiser=optimiser, steps=SGD_STEPS, generator=generator)
+    return word_logits(model.eval(), inputs, words, count=S) - before
+
+
+def vit_rung(generator: Generator) -> Iterator[Measurement]:
+    """Measures the vision transformer of the recipes, which reads the visual words of whole images and whose query is the class token."""
+    sequences, prediction = whole_images(generator.initial_seed())
+    recipe, data = RECIPES["ViT"], sequences.data
+    assert data is not None
+    assert data.ids is not None
+    words, inputs, S = data.ids, data.tokens.float(), data.tokens.shape[2]
+
+    def change() -> Tensor:
+        model = build(lambda: recipe.build(data), generator)
+        before = word_logits(model, inputs, words, count=S, query=0)
+        settings = {"learning_rate": recipe.learning_rate, "batch_size": recipe.batch_size}
+        train_classifier(model, data, data, steps=BLOCK_STEPS, generator=generator, **settings)
+        return word_logits(model.eval(), inputs, words, count=S, query=0) - before
+
+    yield from agreement_rows(sequences, prediction, change, f"class token as query, {BLOCK_STEPS} steps of AdamW")

@@ -29,6 +29,7 @@ from ...core.theory import InNetworks
 from ...core.validation import converted, finite, integers
 from ...metrics.coding.rates import coordinates
 from .constraint_set import Constraints
+from .sign_flips import SignFlips
 from .solvers import BATCHED_SIZE, DIRECT_SIZE, dual_multipliers, frobenius_max_margin, many_dual_multipliers
 
 COSINE = "cosine to the max-margin direction"
@@ -39,7 +40,6 @@ SINGLE_TOKEN = "inputs have a single token, so there is nothing to select"
 FOREIGN_TOKENS = "attention to tokens other than the module's own, which the probe does not see"
 SOURCE = Source("tarzanagh2023transformers")
 SOLVER_TOL = 1e-9  # largest accepted KKT residual of a max-margin solution; it suffices for cosines of three digits
-SMALLEST_MOMENT, LARGEST_MOMENT = 1e-20, 1e20  # traces of second moments that are far from underflow and overflow in float32
 OWN_TOKENS_SAMPLE = 16  # number of tokens per sequence whose scores are compared
 OWN_TOKENS_COSINE = 0.9  # smallest cosine between stored and recomputed scores of a head that attends to its own tokens
 
@@ -122,14 +122,13 @@ def alignment(
     return _with_null(W[None], x[None], z[None], flips)[0]
 
 
-def _with_null(
-    W: Float[Tensor, "h d d_z"], x: Float[Tensor, "h m T d"], z: Float[Tensor, "h m d_z"], flips: "SignFlips"
-) -> list[Alignment]:
+def _with_null(W: Float[Tensor, "h d d_z"], x: Float[Tensor, "h m T d"], z: Float[Tensor, "h m d_z"], flips: SignFlips) -> list[Alignment]:
     """Computes the alignment of h heads for m inputs of T > 1 tokens with one query each: finite values, float64, W not zero."""
     W = W / W.abs().amax((-2, -1), keepdim=True)  # the squares in the norm then neither overflow nor underflow
     W = W / torch.linalg.matrix_norm(W, keepdim=True)
     # Keys W z of the head itself and, in the null, of the flipped head: the flips act on the queries, before and after W. There are few
     # queries, so this costs less than forming the flipped W.
+    flips, draw_of = flips.different()
     keys = torch.cat([(z @ W.mT)[None], flips.after(flips.before(z) @ W.mT)])  # [1 + draws, h, m, d]
     scores = (x @ keys.permute(1, 2, 3, 0)).permute(3, 0, 1, 2)  # [1 + draws, h, m, T]
     alignments = []
@@ -137,53 +136,10 @@ def _with_null(
         if value.cosine is None:
             alignments.append(_missing(value.reason, value.constraints))
             continue
-        null = Null(NULL_KIND, tuple(draw.cosine for draw in others if draw.cosine is not None))
+        cosines = [others[draw].cosine for draw in draw_of]
+        null = Null(NULL_KIND, tuple(cosine for cosine in cosines if cosine is not None))
         alignments.append(dataclasses.replace(value, null=null if null.draws else None, queries=x.shape[1]))
     return alignments
-
-
-@dataclass(frozen=True)
-class SignFlips:
-    """Random reflections along the principal axes of the tokens and of the queries.
-
-    Attributes:
-        left, right: principal axes of the tokens ``[d, d]`` and of the queries ``[d_z, d_z]``, as columns.
-        signs, query_signs: signs of the axes, ``[draws, d]`` and ``[draws, d_z]``.
-    """
-
-    left: Float[Tensor, "d d"]
-    right: Float[Tensor, "d_z d_z"]
-    signs: Float[Tensor, "draws d"]
-    query_signs: Float[Tensor, "draws d_z"]
-
-    @classmethod
-    def draw(cls, tokens: Tensor, queries: Tensor | None, draws: int, generator: torch.Generator) -> "SignFlips":
-        """Draws the signs; ``queries`` None: the queries are tokens and have their axes and signs."""
-        # Without draws the axes are not used; the identity saves their computation.
-        axes = _principal_axes if draws else lambda vectors: torch.eye(vectors.shape[-1], dtype=torch.float64)
-        left = axes(tokens)
-        right = left if queries is None else axes(queries)
-        d, width = len(left), len(left) + (0 if queries is None else len(right))
-        signs = torch.randint(2, (draws, width), generator=generator).double() * 2 - 1
-        return cls(left, right, signs[:, :d], signs if queries is None else signs[:, d:])
-
-    def before(self, queries: Float[Tensor, "h m d_z"]) -> Float[Tensor, "draws h m d_z"]:
-        """Reflects the queries, once per draw."""
-        return ((queries @ self.right) * self.query_signs[:, None, None]) @ self.right.mT
-
-    def after(self, keys: Float[Tensor, "draws h m d"]) -> Float[Tensor, "draws h m d"]:
-        """Reflects the keys of each draw."""
-        return ((keys @ self.left) * self.signs[:, None, None]) @ self.left.mT
-
-
-def _principal_axes(vectors: Tensor) -> Tensor:
-    """Returns the eigenvectors of the second moment of the vectors [..., d], as columns [d, d], computed in their dtype; float64."""
-    rows = vectors.reshape(-1, vectors.shape[-1])
-    moment = rows.mT @ rows
-    if not SMALLEST_MOMENT < float(moment.trace()) < LARGEST_MOMENT:  # squares may overflow or underflow
-        rows = rows / rows.abs().amax().clamp(min=torch.finfo(rows.dtype).tiny)
-        moment = rows.mT @ rows
-    return torch.linalg.eigh(moment)[1].double()
 
 
 def _selection_cosines(scores: Float[Tensor, "k h m T"], x: Float[Tensor, "h m T d"], z: Float[Tensor, "h m d_z"]) -> list[list[Alignment]]:

@@ -101,13 +101,20 @@ def one_against_rest(problem: Problem, generator: torch.Generator, *, max_sample
     means = tokens.mean(1)
     # The inputs alternate between the two sides, so both halves are balanced. A single pair is not divided.
     fitted = slice(2 * (half - half // 2))
-    # Ridge regression of the sign on the mean token; the ridge is a thousandth of the mean eigenvalue of the Gram matrix.
-    gram = means[fitted].T @ means[fitted]
-    ridge = 1e-3 * gram.diagonal().mean().clamp(min=1e-12) * torch.eye(len(gram), dtype=torch.float64)
-    head = torch.linalg.solve(gram + ridge, means[fitted].T @ sign[fitted])
-    head = head / head.norm().clamp(min=1e-300)
+    head = ridge_head(means[fitted], sign[fitted])
     held_out = slice(fitted.stop, None)
     return Task(Instance(tokens, query, token_scores(tokens, head, sign)), index, (means[held_out] @ head).sign(), sign[held_out], positive)
+
+
+def ridge_head(means: Float[Tensor, "n d"], sign: Float[Tensor, " n"]) -> Float[Tensor, " d"]:
+    """Returns the unit vector v that ridge regression of the signs -1 and 1 on the mean tokens gives.
+
+    The ridge is a thousandth of the mean eigenvalue of the Gram matrix.
+    """
+    gram = means.T @ means
+    ridge = 1e-3 * gram.diagonal().mean().clamp(min=1e-12) * torch.eye(len(gram), dtype=torch.float64)
+    head = torch.linalg.solve(gram + ridge, means.T @ sign)
+    return head / head.norm().clamp(min=1e-300)
 
 
 def measure(problem: Problem, generator: torch.Generator, *, draws: int) -> Iterator[Measurement | Arrays]:

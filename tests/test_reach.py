@@ -9,6 +9,7 @@ import torch
 
 import transformer_theory as tt
 from transformer_theory import report
+from transformer_theory.cli import main
 from transformer_theory.compare import reach as module
 from transformer_theory.compare.cells import CELLS
 from transformer_theory.compare.reach import reach
@@ -16,7 +17,7 @@ from transformer_theory.core import parallel
 from transformer_theory.core.errors import NotConverged
 from transformer_theory.core.ladder import COLUMNS, Ladder, Rung
 from transformer_theory.core.measurement import Measurement, Null
-from transformer_theory.core.result import Result
+from transformer_theory.core.result import FILES, Result
 from transformer_theory.core.theory import Theory
 from transformer_theory.data.text import Text, Vocabulary
 from transformer_theory.report.aggregate import aggregate
@@ -275,3 +276,38 @@ def test_jobs_measure_one_trained_network_together():
     jobs = module._jobs(cells)
     assert [len(job) for job in jobs] == [2, 2, 1, 1, 1, 1]
     assert {(one.name, seed) for _, one, seed in jobs[0]} == {("net", 0)}
+
+
+def test_the_command_stores_the_page_the_map_and_the_table(tmp_path, capsys):
+    command = ["reach", "scan_snap/two classes", "--seeds", "2", "--workers", "1", "--out", str(tmp_path / "out")]
+    assert main(command) == 0
+    printed = capsys.readouterr()
+    assert "Scan and snap: the rank agreement" in printed.out
+    assert "two classes, seed 1 (2 of 2)" in printed.err
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {CELLS, *FILES, "report.html", "references.bib", "table.tex", "reach.svg", "reach.pdf"}
+    assert 'id="reach"' in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert r"two classes$^\ast$" in (tmp_path / "out" / "table.tex").read_text(encoding="utf-8")
+    first = (tmp_path / "out" / CELLS).read_bytes()
+    assert main(command) == 0
+    assert "2 of them stored" in capsys.readouterr().err
+    assert (tmp_path / "out" / CELLS).read_bytes() == first
+    assert main([*command, "--overwrite"]) == 0
+    assert "0 of them stored" in capsys.readouterr().err
+    assert (tmp_path / "out" / CELLS).read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["crat"], "unknown theory 'crat'; did you mean 'crate'"),
+        (["crate", "--until", "blok"], "unknown column 'blok'"),
+        (["crate", "--data", "a.txt", "b.txt"], "--data takes one text, got a.txt, b.txt"),
+        (["crate", "--data", "missing.txt"], "missing.txt"),
+        (["crate", "--model", "nowhere"], "nowhere"),
+    ],
+)
+def test_the_command_names_what_is_wrong(arguments, message, tmp_path, capsys):
+    assert main(["reach", *arguments, "--out", str(tmp_path / "out")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -241,7 +241,7 @@ def _measured(theory: Theory, rung: Rung, seed: int, inputs: Inputs) -> list[Mea
     except (Infeasible, NotConverged) as error:
         rows = [theory.ladder.row(theory.name, None, reason=" ".join(str(error).split()))]
     quantity = theory.ladder.quantity
-    if sum(row.quantity == quantity for row in rows) != 1 or any(row.kind != "rung" for row in rows):
+    if sum(row.quantity == quantity and not row.setting for row in rows) != 1 or any(row.kind != "rung" for row in rows):
         found = sorted({f"{row.kind}: {row.quantity}" for row in rows})
         raise ValueError(f"a rung must measure {quantity!r} once, in rows of kind 'rung'; {theory.name}/{rung.name} gave {found}")
     verdict = None if rung.covered else "not covered"
@@ -258,7 +258,7 @@ def _rows(theory: Theory, rungs: Sequence[Rung], seeds: Sequence[int], done: Map
         numbers = seeds if rung in ladder.rungs else [key[2] for key in done if key[:2] == (theory.name, rung.name)]
         return [row for number in numbers for row in done.get((theory.name, rung.name, number), [])]
 
-    first = [row for row in rows_of(rungs[0]) if row.quantity == ladder.quantity]
+    first = [row for row in rows_of(rungs[0]) if row.quantity == ladder.quantity and not row.setting]
     reference = over_seeds(first).value if first and rungs[0] is ladder.rungs[0] else None
     for rung in rungs:
         rows = rows_of(rung)

@@ -33,7 +33,8 @@ class Rung:
         name: name of the setting in a few words, unique in its ladder.
         relaxes: the assumption that this rung drops in addition to those that earlier rungs drop; empty for the first rung.
         measure: ``(generator) -> rows``, or ``(generator, data) -> rows`` for rungs that need data. Draws an instance and measures it. Rows
-            are of kind "rung"; one of them has the ladder's quantity, with its null distribution, and possibly a prediction. Rows without a
+            are of kind "rung"; one of them has the ladder's quantity, with its null distribution, and possibly a prediction. A second row
+            of the quantity, whose ``setting`` is not empty, has a second null, which may explain the value as well. Rows without a
             value have a reason. :func:`~transformer_theory.reach` fills in rung and seed. Null draws that seeds may not draw independently,
             because they share the data, come from :func:`~.statistics.permutations`.
         column: the entry of :data:`COLUMNS` to which the rung belongs. Several rungs may belong to one column.

@@ -1,7 +1,8 @@
 """The reach map: theories by the columns in which assumptions are relaxed. As a figure, and as a table of its numbers.
 
 A tile is one rung of a theory's ladder. Its shade is the agreement with the prediction, from white (0, chance) to dark (1 and more). A tile
-without shade is at chance. A frame marks the rungs that the theorem covers. Below the name stand the agreement and its interval over seeds.
+without shade is at chance, or a second null explains the value. A frame marks the rungs that the theorem covers. Below the name stand the
+agreement and its interval over seeds.
 """
 
 import textwrap
@@ -82,7 +83,7 @@ def _tile(ax: "Axes", cell: Reached, left: float, top: float, width: float) -> N
     size = min(TINY, TINY * 21 / len(name))
     ax.text(left + width / 2, top + 0.025, plain(name), ha="center", va="top", fontsize=size, color=text, bbox=box)
     number, note = _numbers(cell)
-    tone = {"at chance": GREY, "opposite": ALARM, "not measured": GREY, "not tested": GREY}.get(cell.outcome, text)
+    tone = {"at chance": GREY, "explained": GREY, "opposite": ALARM, "not measured": GREY, "not tested": GREY}.get(cell.outcome, text)
     # The number and its interval have different sizes; together they are centred.
     start = left + (width - 0.052 * len(number) - 0.034 * len(note)) / 2
     for part, x, size, weight in ((number, start, SMALL, "bold"), (note, start + 0.052 * len(number) + 0.02, TINY - 0.2, "normal")):
@@ -93,7 +94,7 @@ def _numbers(cell: Reached) -> tuple[str, str]:
     """Returns the number of a tile with its mark, and its interval."""
     if cell.row.value is None:
         return "no data" if cell.row.reason.startswith("needs") else "no value", ""
-    mark = {"at chance": "≈ ", "opposite": "✗ ", "not tested": "? "}.get(cell.outcome, "")
+    mark = {"at chance": "≈ ", "explained": "~ ", "opposite": "✗ ", "not tested": "? "}.get(cell.outcome, "")
     if cell.row.agreement is None:
         return f"{mark}{cell.number}", interval_text(cell.row)
     interval = "" if cell.interval is None else f"[{two_digits(cell.interval[0])}, {two_digits(cell.interval[1])}]"
@@ -119,7 +120,7 @@ def _legend(ax: "Axes", height: float) -> None:
     ax.text(3.13, y, "covered by the theorem", **texts)
     ax.add_patch(Rectangle((4.17, y - 0.05), 0.16, 0.1, facecolor="white", edgecolor=RULE, linewidth=0.5))
     ax.text(4.37, y, "not covered", **texts)
-    ax.text(4.99, y, "≈ at chance  ✗ opposite side  ? not tested", **texts)
+    ax.text(4.99, y, "≈ at chance  ~ explained  ✗ opposite  ? untested", **texts)
     ax.add_patch(Rectangle((6.66, y - 0.05), 0.16, 0.1, facecolor="white", edgecolor=RULE, linewidth=0.5, hatch="////"))
     ax.text(6.85, y, "no data", **texts)
 

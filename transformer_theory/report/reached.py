@@ -15,9 +15,10 @@ from ..core.theory import Theory
 from .aggregate import REACH, Aggregate, Entry
 from .findings import OTHER_SIDE, short
 
-Outcome = Literal["beyond chance", "at chance", "opposite", "not tested", "not measured"]
+Outcome = Literal["beyond chance", "explained", "at chance", "opposite", "not tested", "not measured"]
 OUTCOMES: dict[Outcome, str] = {
     "beyond chance": f"beyond the null on the predicted side; false discovery rate at most {LEVEL:g}",
+    "explained": "beyond the null, but not beyond a second null of the same quantity, which therefore explains the value",
     "at chance": "the null explains the value",
     "opposite": f"beyond the null on the side opposite to the prediction; false discovery rate at most {LEVEL:g}",
     "not tested": "the null has too few draws",
@@ -34,6 +35,7 @@ class Reached:
         name, relaxes, column, covered: see :class:`~transformer_theory.core.ladder.Rung`.
         row: the summary of the ladder's quantity over seeds.
         seeds: number of seeds with a value.
+        second: the same value with a second null, if the rung has one.
         other_p: p-value on the side opposite to the prediction.
         q, other_q: p-values adjusted for the false discovery rate; None without p-value.
     """
@@ -45,6 +47,7 @@ class Reached:
     covered: bool
     row: Measurement
     seeds: int
+    second: Measurement | None = None
     other_p: float | None = None
     q: float | None = None
     other_q: float | None = None
@@ -57,13 +60,21 @@ class Reached:
             return "not measured"
         if self.q is not None:
             if self.q <= LEVEL:
-                return "beyond chance"
+                return self._beyond
             return "opposite" if self.other_q is not None and self.other_q <= LEVEL else "at chance"
         if row.null is None or row.side is None or len(row.null.draws) < RANGE_DRAWS:
             return "not tested"
         if row.null.p(row.value, row.side, predicted=row.predicted) <= LEVEL:
-            return "beyond chance"
+            return self._beyond
         return "opposite" if other is not None and row.null.p(row.value, other) <= LEVEL else "at chance"
+
+    @property
+    def _beyond(self) -> Outcome:
+        """Whether a value beyond the first null is also beyond the second one, if there is one with enough draws."""
+        row = self.second
+        if row is None or row.value is None or row.side is None or row.null is None or len(row.null.draws) < RANGE_DRAWS:
+            return "beyond chance"
+        return "beyond chance" if row.null.p(row.value, row.side, predicted=row.predicted) <= LEVEL else "explained"
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -110,11 +121,16 @@ def _of_theory(aggregate: Aggregate, theory: Theory) -> list[Reached]:
     cells = []
     for name, rung in sorted(rungs.items(), key=lambda item: COLUMNS.index(item[1]["column"])):
         entries = [entry for entry in aggregate.select(theory=theory.name, kind="rung", rung=name) if entry.row.quantity in quantities]
-        if not entries:
+        first, second = ([entry for entry in entries if bool(entry.row.setting) is with_setting] for with_setting in (False, True))
+        if not first:
             continue
-        entry = max(entries, key=lambda entry: entry.seeds)  # a result without the data of the rung has no value
+        entry = max(first, key=lambda entry: entry.seeds)  # a result without the data of the rung has no value
         described = {key: rung[key] for key in ("name", "relaxes", "column", "covered")}
-        cells.append(Reached(theory, **described, row=entry.row, seeds=entry.seeds, other_p=_other_p(entry)))
+        cells.append(
+            Reached(
+                theory, **described, row=entry.row, seeds=entry.seeds, second=second[0].row if second else None, other_p=_other_p(entry)
+            )
+        )
     return cells
 
 
@@ -158,13 +174,15 @@ def _statement(cells: Sequence[Reached]) -> str:
     if rest and len({cell.outcome for cell in rest}) == 1:
         parts.append(f"{_word(rest[0])} {'from' if len(rest) > 1 else 'at'} {_quoted(rest[:1])}{' on' if len(rest) > 1 else ''}")
     else:
-        for outcome in ("at chance", "opposite", "beyond chance"):
+        for outcome in ("explained", "at chance", "opposite", "beyond chance"):
             if group := [cell for cell in rest if cell.outcome == outcome]:
                 parts.append(f"{_word(group[0])}{' again' if outcome == 'beyond chance' and count else ''} at {_quoted(group)}")
     return "; ".join(parts)
 
 
 def _word(cell: Reached) -> str:
+    if cell.outcome == "explained" and cell.second is not None and cell.second.null is not None:
+        return f"explained by {cell.second.null.kind}"
     return "on the opposite side" if cell.outcome == "opposite" else cell.outcome
 
 

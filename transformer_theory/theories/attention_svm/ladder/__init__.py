@@ -16,12 +16,15 @@ from torch import Tensor
 
 from ....core.ladder import Rung
 from ....core.measurement import Measurement
-from ....core.statistics import HEADLINE_DRAWS
-from ....training.trained_rungs import trained_network_rungs
+from ....core.statistics import HEADLINE_DRAWS, RANGE_DRAWS
+from ....data import Images
+from ....probes import probe
+from ....probes.evaluation import evaluation
+from ....training.trained_rungs import NETWORKS, trained_network, trained_network_rungs
 from ..analysis import RATE, STEPS
 from ..balance import common_norm_descent
 from ..dynamics import Factors, normalised_descent, random_factors, start
-from ..in_networks import IN_NETWORKS, alignment
+from ..in_networks import IN_NETWORKS, AlignmentMetric, alignment
 from ..problem import Instance, equal_distractors, token_scores
 from ..selection import first_step_condition
 from .quantities import ALL, BASE, FEW_COSINE, NAME, Head, mean_rows, nuclear_row, row, rows
@@ -132,6 +135,24 @@ def layers(depth: int, generator: torch.Generator) -> Iterator[Measurement]:
     yield from mean_rows(measured, note=f"training accuracy {run.accuracy[-1]:.3f} after {ADAM_STEPS:,} steps; {SAMPLE} images per head")
 
 
+def recipe_rows(recipe: str, generator: torch.Generator, images: tuple[Images, Images] | None = None) -> Iterator[Measurement]:
+    """Yields the quantities of a network of a comparison on validation images, averaged over heads and layers.
+
+    The query is a random token of each image.
+    """
+    model, validation = trained_network(recipe, generator.initial_seed(), images)
+    metric, measured = AlignmentMetric(max_samples=SAMPLE), []
+    with evaluation(model), probe(model, [metric], draws=0) as p, p.together(0):
+        model(validation.tokens[:SAMPLE].float())
+    for place, heads in sorted(metric.bilinear.items(), key=lambda item: item[0]):
+        tokens = metric.tokens[place].double()
+        position = torch.randint(tokens.shape[1], (len(tokens),), generator=generator)
+        for W in heads.double():
+            head = Head(W, tokens, tokens[torch.arange(len(tokens)), position])
+            measured.append(list(rows(head, generator, draws=RANGE_DRAWS, no_scores=NO_SCORES)))
+    yield from mean_rows(measured, data=validation.name, model=recipe, note=f"{SAMPLE} validation images per head")
+
+
 LADDER = replace(
     BASE,
     rungs=(
@@ -144,6 +165,10 @@ LADDER = replace(
         Rung("embedding and positions", "fixed tokens", partial(one_head, True), column="full block"),
         Rung("LayerNorm and MLP", "one head that is linear in its tokens, two classes", partial(layers, 1), column="full block"),
         Rung("two layers", "attention on the inputs alone", partial(layers, 2), column="depth"),
-        *trained_network_rungs(NAME, IN_NETWORKS),
+        # The ready rungs with the quantities of this ladder, measured in the same networks.
+        *(
+            replace(rung, measure=partial(recipe_rows, recipe))
+            for rung, recipe in zip(trained_network_rungs(NAME, IN_NETWORKS), (*NETWORKS.values(), "ViT"), strict=True)
+        ),
     ),
 )

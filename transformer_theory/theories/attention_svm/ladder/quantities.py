@@ -38,7 +38,7 @@ NAME = "attention_svm"
 NORM = "norm of W, relative to the max-margin solution"
 SATURATED = "share of inputs with attention of at least .999 on one token"
 LOCALLY_OPTIMAL = "share of selected tokens that are locally optimal"
-PERMUTED = "cosine to the max-margin direction, queries permuted among inputs"
+PERMUTED = "queries permuted among inputs"
 ABOVE_RANDOM = "share of selected tokens that score above as many random tokens"
 BEST = "share of inputs whose best token is selected"
 BEST_COSINE = "cosine to the max-margin direction of the best tokens"
@@ -84,7 +84,7 @@ def rows(
     limit: dict[str, Any] = {"predicted": 1.0, "basis": "limit", "n": len(head.query)}
     yield BASE.row(NAME, aligned.cosine, null=aligned.null, reason=aligned.reason, source=SOURCE, note=note, **limit)
     yield row(MARGIN, aligned.margin, reason=aligned.reason, unit="share", **limit)
-    yield permuted_row(head, torch.Generator().manual_seed(generator.initial_seed()))
+    yield permuted_row(head, aligned.cosine, torch.Generator().manual_seed(generator.initial_seed()))
     # Without scores the instance has zeros in their place: only tokens and queries determine the selection and its solution.
     instance = Instance(head.tokens, head.query, torch.zeros(head.tokens.shape[:2]) if head.scores is None else head.scores)
     every = torch.ones(len(instance.query), dtype=torch.bool)
@@ -103,18 +103,19 @@ def rows(
     yield row(BEST_COSINE, value, reason=no_best if best is None else best.reason, n=len(every))
 
 
-def permuted_row(head: Head, generator: torch.Generator) -> Measurement:
-    """Returns the mean cosine of W to the solution of what W selects if each input has the query of another.
+def permuted_row(head: Head, cosine: float | None, generator: torch.Generator) -> Measurement:
+    """Returns the cosine with a second null: the cosines to the solution of what W selects if each input has the query of another.
 
-    In the limit W has the direction of the solution for the queries of the training, and for no others. A cosine that does not exceed this
-    one does not depend on which query belongs to which input.
+    In the limit W has the direction of the solution for the queries of the training, and for no others. A cosine that does not exceed these
+    does not depend on which query belongs to which input.
     """
-    cosines = []
+    draws = []
     for order in (torch.randperm(len(head.query), generator=generator) for _ in range(RANGE_DRAWS)):
-        cosines.append(alignment(head.W, head.tokens, head.query[order], generator=generator, constraints=ALL, draws=0).cosine)
-    found = [value for value in cosines if value is not None]
-    mean = sum(found) / len(found) if found else None
-    return row(PERMUTED, mean, reason="" if found else "no permutation has a solution", n=len(head.query), note="mean over permutations")
+        draws.append(alignment(head.W, head.tokens, head.query[order], generator=generator, constraints=ALL, draws=0).cosine)
+    # A permutation whose selection has no solution leaves too few draws for a test.
+    null = Null(PERMUTED, tuple(draw for draw in draws if draw is not None))
+    columns: dict[str, Any] = {"predicted": 1.0, "basis": "limit", "setting": f"null: {PERMUTED}", "source": SOURCE}
+    return BASE.row(NAME, cosine, null=null if null.draws else None, reason="no solution", n=len(head.query), **columns)
 
 
 def nuclear_row(instance: Instance, W: Float[Tensor, "d d_z"]) -> Measurement:
@@ -207,10 +208,10 @@ def largest_attention(instance: Instance, W: Float[Tensor, "d d_z"]) -> Float[Te
 
 
 def mean_rows(measured: Sequence[Iterable[Measurement]], **columns: Any) -> Iterator[Measurement]:
-    """Yields the rows of several heads, averaged over heads and layers by quantity; columns of single heads become empty."""
-    together: dict[str, list[Measurement]] = {}
+    """Yields the rows of several heads, averaged over heads and layers by quantity and setting; columns of single heads become empty."""
+    together: dict[tuple[str, str], list[Measurement]] = {}
     for row in (row for head in measured for row in head):
-        together.setdefault(row.quantity, []).append(row)
+        together.setdefault((row.quantity, row.setting), []).append(row)
     for same in together.values():
         yield dataclasses.replace(over_heads(same), **{"layer": None, **columns})
 

@@ -11,7 +11,8 @@ All three are 0 if the invariant holds. Predicting no change has error 1. If p h
 
 **The null.** Frequent tokens move most, both in the logits and in the lower layer, whatever the theory says. A null that permuted all
 tokens would therefore be too easy to beat. :func:`similar_orders` permutes tokens within groups of four of similar frequency. The size does
-not change under a permutation of tokens, so its null comes from the caller.
+not change under a permutation of tokens, so its null comes from the caller: predictions of other trainings. They are a second null of
+the error as well: a prediction that is too large has a large error, and so has each of its permutations.
 """
 
 import math
@@ -103,6 +104,9 @@ def rows_of(change: Change, *, generator: Generator | None = None, data: str = "
     yield LADDER.row(NAME, error[0], null=Null(NULL_KIND, tuple(error[1:])), n=M, predicted=0.0, **columns)
     yield row(DIRECTION, direction[0], null=Null(NULL_KIND, tuple(direction[1:])), n=M)
     kind, others = change.others
+    # The second null: the predictions of others may have the wrong size, but so may the theory's.
+    foreign = _mean_over_heads(goodness_of_fit(others, change.measured).error).tolist()
+    yield LADDER.row(NAME, error[0], null=Null(kind, tuple(foreign)), n=M, predicted=0.0, setting=f"null: {kind}", **columns)
     size, *draws = _mean_over_heads(_log_ratio(torch.cat([change.predicted[None], others]), change.measured)).tolist()
     yield row(SIZE, size, null=Null(kind, tuple(draws)), unit="nats", n=M)
     if change.early is not None:

@@ -311,3 +311,25 @@ def test_the_command_names_what_is_wrong(arguments, message, tmp_path, capsys):
     assert main(["reach", *arguments, "--out", str(tmp_path / "out")]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def second_null(shift: float, generator: torch.Generator):
+    rows = list(draw(0.9, 1.0, 199, generator))
+    null = Null("other draws", tuple((shift + 0.01 * torch.randn(19, generator=generator)).tolist()))
+    return [*rows, replace(rows[0], null=null, setting="null: other draws")]
+
+
+def test_a_value_that_a_second_null_explains_is_no_reach():
+    explained = Rung("explained", "an assumption", partial(second_null, 1.2), COLUMNS[1])
+    beyond = Rung("beyond both", "an assumption", partial(second_null, 0.2), COLUMNS[2])
+    found = {cell.name: cell for cell in cells(OWN, explained, beyond)}
+    assert {name: cell.outcome for name, cell in found.items()} == {
+        "own": "beyond chance",
+        "explained": "explained",
+        "beyond both": "beyond chance",
+    }
+    assert found["explained"].row.null.kind == "normal draws"
+    ((_, text),) = statements(tuple(found.values()))
+    assert "; explained by other draws at “explained”; beyond chance again at “beyond both”" in text
+    figure = reach_map(tuple(found.values()))
+    assert any(text.get_text().startswith("~ ") for text in figure.axes[0].texts)

@@ -24,14 +24,15 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def by_quantity(rows: list[Measurement]) -> dict[str, Measurement]:
-    return {row.quantity: row for row in rows}
+    """The rows by quantity; the headline with the second null has the key PERMUTED."""
+    return {quantities.PERMUTED if row.setting else row.quantity: row for row in rows}
 
 
 def measure(name: str, seed: int = 0) -> dict[str, Measurement]:
     rows = list(RUNGS[name].measure(generator(seed)))
-    assert sum(row.quantity == COSINE for row in rows) == 1
+    assert sum(row.quantity == COSINE and not row.setting for row in rows) == 1
     assert {(row.kind, row.theory) for row in rows} == {("rung", "attention_svm")}
-    assert len({row.quantity for row in rows}) == len(rows)
+    assert len({(row.quantity, row.setting) for row in rows}) == len(rows)
     return by_quantity(rows)
 
 
@@ -60,6 +61,10 @@ def test_descent_reaches_the_limit_where_the_theorem_holds():
     assert value_of(rows[COSINE]) > 0.9999
     assert null_of(rows[COSINE]).high < 0.8
     assert len(null_of(rows[COSINE]).draws) == 199
+    assert rows[quantities.PERMUTED].value == rows[COSINE].value
+    assert null_of(rows[quantities.PERMUTED]).kind == quantities.PERMUTED
+    assert len(null_of(rows[quantities.PERMUTED]).draws) == 19
+    assert null_of(rows[quantities.PERMUTED]).high < 0.8
     assert rows[quantities.BEST].value == rows[quantities.LOCALLY_OPTIMAL].value == 1.0
     assert value_of(rows[quantities.BEST_COSINE]) == pytest.approx(value_of(rows[COSINE]))
 

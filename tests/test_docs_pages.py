@@ -77,8 +77,9 @@ def test_a_broken_link_is_found(tmp_path: Path):
 
 @every_page
 def test_names_on_the_page_exist(page: Path):
-    """Claims ``theory/claim``, experiments and functions ``theory.name``, functions ``metrics.name``, files and modules of the package."""
+    """Claims ``theory/claim``, rungs ``theory/rung``, experiments and functions ``theory.name``, functions ``metrics.name``, files and modules of the package."""
     claims = {claim.id for theory in THEORIES.values() for claim in theory.claims}
+    claims |= {f"{theory.name}/{rung.name}" for theory in THEORIES.values() if theory.ladder for rung in theory.ladder.rungs}
     experiments = {kind.name for theory in THEORIES.values() for kind in theory.experiments}
     unknown = []
     for text in inline(page):
@@ -194,7 +195,8 @@ def test_every_page_is_in_a_table_of_contents():
         for _, text in re.findall(r"^```\{toctree\}\n(.*?)\n\n(.*?)^```", index, re.MULTILINE | re.DOTALL)
         for line in text.split()
     }
-    pages = {str(page.relative_to(docs).with_suffix("")) for page in PAGES if docs in page.parents}
+    included = {name for page in PAGES for name in re.findall(r"^```\{include\} (.*)\.md$", page.read_text(encoding="utf-8"), re.MULTILINE)}
+    pages = {str(page.relative_to(docs).with_suffix("")) for page in PAGES if docs in page.parents} - included
     assert listed - {"auto_examples/index"} == pages - {"index"}
 
 

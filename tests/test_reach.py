@@ -220,15 +220,20 @@ def test_columns_are_in_order_and_names_are_unique():
 
 def test_sentences_say_where_the_theory_ends():
     ((_, text),) = statements(cells(OWN, REAL, NOISE))
-    assert text.startswith("the height is beyond chance with agreement ")
-    assert "at “own” and " in text
-    assert text.endswith("up to “real”; at chance at “noise”")
+    assert text.startswith("the height is beyond chance up to “real” (agreement ")
+    assert "at “own”, " in text
+    assert text.endswith("at “real”); at chance at “noise”")
     ((_, text),) = statements(cells(OWN, NOISE, BACK))
-    assert text.endswith("at “own”; at chance at “noise”; beyond chance again at “back”")
+    assert "beyond chance at “own” only (agreement " in text
+    assert text.endswith("at “own”); at chance at “noise”; beyond chance again at “back”")
+    low = [rung(f"low {k}", COLUMNS[2], 0.3) for k in (1, 2)]
+    ((_, text),) = statements(cells(OWN, *low, NOISE))
+    assert "up to “low 2” (agreement " in text
+    assert ", below .50 from “low 1” on, " in text
     ((_, text),) = statements(cells(OWN, REAL))
     assert "on all 2 rungs (agreement" in text
     ((_, text),) = statements(cells(NOISE_FIRST, BACK))
-    assert text == "the height is at chance on its first rung, “noise first”; beyond chance at “back”"
+    assert text == "the height is at chance at “noise first”; beyond chance at “back”"
     ((_, text),) = statements(cells(OWN, NOISE, rung("noise 2", COLUMNS[4], 0.0)))
     assert text.endswith("at chance from “noise” on")
 

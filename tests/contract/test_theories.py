@@ -102,7 +102,7 @@ def test_the_first_rung_gives_the_same_rows_again(theory: Theory):
     name = f"{theory.name}/{theory.ladder.rungs[0].name}"
     table = reach(name, seeds=1, until="own setting").table
     assert table == reach(name, seeds=1, until="own setting").table
-    (row,) = table.select(rung=theory.ladder.rungs[0].name, quantity=theory.ladder.quantity)
+    (row,) = table.select(rung=theory.ladder.rungs[0].name, quantity=theory.ladder.quantity, setting="")
     assert row.value is not None
     assert row.null is not None
     assert len(row.null.draws) >= 19

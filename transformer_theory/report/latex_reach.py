@@ -33,7 +33,7 @@ def rungs(cells: Sequence[Reached]) -> str:
     caption = (
         rf"How far the theories reach as assumptions are relaxed one after another. Mean over {format.several(seeds, 'seed')} with "
         rf"95~\% interval, median of the null, agreement $A$ (0: chance, 1: prediction or, if there is none, first rung) and $p$-value. "
-        rf"\textbf{{Bold}}: beyond chance on the predicted side (FDR $\le$ {LEVEL:g}, {tests}). $^\dagger$: opposite side. "
+        rf"\textbf{{Bold}}: beyond chance on the predicted side (FDR $\le$ {LEVEL:g} in each ladder, {tests}). $^\dagger$: opposite side. "
         r"$^\ast$: covered by the theorem."
     )
     floats = []

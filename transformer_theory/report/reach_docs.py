@@ -1,8 +1,8 @@
 """The pages of the documentation about the reach of the theories.
 
 ``python -m transformer_theory.report.reach_docs DOCS [RESULT]`` stores a result of ``transformer-theory reach`` as DOCS/reach, with fewer
-digits of the null draws, and writes from it DOCS/figures/reach.svg, DOCS/reach_findings.md and DOCS/reach_rungs.md. Without a result, the
-stored one is used.
+digits of the null draws of the ladders' quantities and without the other draws. From it the program writes DOCS/figures/reach.svg,
+DOCS/reach_findings.md and DOCS/reach_rungs.md. Without a result, the stored one is used.
 """
 
 import sys
@@ -48,9 +48,10 @@ def pages(result: Result) -> dict[str, str]:
     }
 
 
-def _rounded(row: Measurement) -> Measurement:
-    if row.null is None:
-        return row
+def _shortened(row: Measurement, quantities: set[str]) -> Measurement:
+    """Returns a row with rounded draws if it has a ladder's quantity, and without draws otherwise."""
+    if row.null is None or row.quantity not in quantities:
+        return replace(row, null=None)
     return replace(row, null=replace(row.null, draws=tuple(float(f"{draw:.{DIGITS}g}") for draw in row.null.draws)))
 
 
@@ -66,7 +67,8 @@ def main(arguments: list[str]) -> None:
     if len(arguments) == 2:
         result = Result.load(arguments[1])
         pages(result)  # before anything is replaced
-        replace(result, table=Table(map(_rounded, result.table))).save(stored, overwrite=True)
+        quantities = {ladder["quantity"] for ladder in result.settings["ladders"].values()}
+        replace(result, table=Table(_shortened(row, quantities) for row in result.table)).save(stored, overwrite=True)
     write_together({docs / name: text.encode() for name, text in pages(Result.load(stored)).items()})
 
 

@@ -61,7 +61,7 @@ def reach_map(cells: Sequence[Reached]) -> "Figure | None":
             for i, cell in enumerate(stacks.get((theory.name, column), [])):
                 _tile(ax, cell, LABEL_WIDTH + width * j + 0.02, top + GAP / 2 + TILE * i, width - 0.04)
         top += row_height
-    _legend(ax, height)
+    _legend(ax, cells, height)
     return figure
 
 
@@ -84,10 +84,14 @@ def _tile(ax: "Axes", cell: Reached, left: float, top: float, width: float) -> N
     ax.text(left + width / 2, top + 0.025, plain(name), ha="center", va="top", fontsize=size, color=text, bbox=box)
     number, note = _numbers(cell)
     tone = {"at chance": GREY, "explained": GREY, "opposite": ALARM, "not measured": GREY, "not tested": GREY}.get(cell.outcome, text)
-    # The number and its interval have different sizes; together they are centred.
-    start = left + (width - 0.052 * len(number) - 0.034 * len(note)) / 2
-    for part, x, size, weight in ((number, start, SMALL, "bold"), (note, start + 0.052 * len(number) + 0.02, TINY - 0.2, "normal")):
-        ax.text(x, top + height - 0.03, part, ha="left", va="bottom", fontsize=size, color=tone, weight=weight, bbox=box if part else None)
+    # The number and its interval have different sizes; together they are centred. Long ones are set smaller.
+    length = 0.053 * len(number) + 0.036 * len(note)
+    scale = min(1.0, (width - 0.04) / length)
+    start = left + (width - scale * length) / 2
+    parts = ((number, start, SMALL, "bold"), (note, start + scale * 0.053 * len(number) + 0.02, TINY - 0.2, "normal"))
+    for part, x, size, weight in parts:
+        place = {"ha": "left", "va": "bottom", "bbox": box if part else None}
+        ax.text(x, top + height - 0.03, part, fontsize=scale * size, color=tone, weight=weight, **place)
 
 
 def _numbers(cell: Reached) -> tuple[str, str]:
@@ -108,21 +112,27 @@ def _shade(share: float) -> tuple[float, float, float]:
     return red, green, blue
 
 
-def _legend(ax: "Axes", height: float) -> None:
+def _legend(ax: "Axes", cells: Sequence[Reached], height: float) -> None:
     from matplotlib.patches import Rectangle
 
     y, texts = height - LEGEND / 2 + 0.02, {"fontsize": TINY, "va": "center", "color": INK}
     ax.plot((0, WIDTH), (height - LEGEND, height - LEGEND), color=RULE, linewidth=0.7)
     for i in range(5):
         ax.add_patch(Rectangle((0.03 + 0.1 * i, y - 0.05), 0.1, 0.1, facecolor=_shade(i / 4), edgecolor="none"))
-    ax.text(0.57, y, "agreement 0 to 1 (×: relative to first rung), beyond chance", **texts)
-    ax.add_patch(Rectangle((2.93, y - 0.05), 0.16, 0.1, facecolor="white", edgecolor=INK, linewidth=1.1))
-    ax.text(3.13, y, "covered by the theorem", **texts)
-    ax.add_patch(Rectangle((4.17, y - 0.05), 0.16, 0.1, facecolor="white", edgecolor=RULE, linewidth=0.5))
-    ax.text(4.37, y, "not covered", **texts)
-    ax.text(4.99, y, "≈ at chance  ~ explained  ✗ opposite  ? untested", **texts)
-    ax.add_patch(Rectangle((6.66, y - 0.05), 0.16, 0.1, facecolor="white", edgecolor=RULE, linewidth=0.5, hatch="////"))
-    ax.text(6.85, y, "no data", **texts)
+    ax.text(0.57, y, "agreement 0 to 1 (×: of first rung), beyond chance", **texts)
+    ax.add_patch(Rectangle((2.55, y - 0.05), 0.16, 0.1, facecolor="white", edgecolor=INK, linewidth=1.1))
+    ax.text(2.75, y, "covered by the theorem", **texts)
+    ax.add_patch(Rectangle((3.75, y - 0.05), 0.16, 0.1, facecolor="white", edgecolor=RULE, linewidth=0.5))
+    ax.text(3.95, y, "not covered", **texts)
+    marks = {
+        "at chance": "≈ at chance",
+        "explained": "~ explained by second null",
+        "opposite": "✗ opposite side",
+        "not tested": "? untested",
+    }
+    found = [text for outcome, text in marks.items() if any(cell.outcome == outcome for cell in cells)]
+    found += ["hatched: no value"] if any(cell.outcome == "not measured" for cell in cells) else []
+    ax.text(WIDTH - 0.03, y, "  ".join(found), **{**texts, "ha": "right"})
 
 
 COLUMNS_OF_TABLE = (
@@ -149,7 +159,7 @@ def table(cells: Sequence[Reached]) -> table_model.Table | None:
     legend = (
         "Rungs are cumulative: each keeps what the rungs above relax. Agreement: 0 is chance, 1 the prediction or, if there is none, the "
         "first rung. "
-        f"{format.several(tests, 'test')}; q is the p-value adjusted for the false discovery rate (Benjamini and Hochberg). "
+        f"{format.several(tests, 'test')}; q is the p-value adjusted for the false discovery rate in its ladder (Benjamini and Hochberg). "
         + " ".join(f"{outcome.capitalize()}: {meaning}." for outcome, meaning in OUTCOMES.items())
     )
     return table_model.Table("reach", "The reach of the theories.", COLUMNS_OF_TABLE, tuple(blocks), legend)

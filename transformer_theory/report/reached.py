@@ -1,7 +1,7 @@
 """The reach of theories: what each rung of a ladder measured, over all seeds, and one sentence per theory.
 
-All rungs with a p-value form one family of tests, in which the false discovery rate is controlled (Benjamini and Hochberg). A null with
-fewer draws than a p-value needs counts by its range: a value beyond all of at least 19 draws has p = .05 or less.
+The rungs of a ladder with a p-value form one family of tests, in which the false discovery rate is controlled (Benjamini and Hochberg). A
+null with fewer draws than a p-value needs counts by its range: a value beyond all of at least 19 draws has p = .05 or less.
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ from .aggregate import REACH, Aggregate, Entry
 from .findings import OTHER_SIDE, short
 
 Outcome = Literal["beyond chance", "explained", "at chance", "opposite", "not tested", "not measured"]
+HALF = 0.5  # agreement below which a sentence says so
 OUTCOMES: dict[Outcome, str] = {
     "beyond chance": f"beyond the null on the predicted side; false discovery rate at most {LEVEL:g}",
     "explained": "beyond the null, but not beyond a second null of the same quantity, which therefore explains the value",
@@ -97,19 +98,22 @@ class Reached:
 
 
 def two_digits(number: float) -> str:
-    """Formats an agreement with two decimals: ``".97"``, ``"1.03"``, ``"−.12"``."""
-    text = f"{number:.2f}".replace("-0.00", "0.00").replace("-", "−")
+    """Formats an agreement with two digits after the point, from 2 on with one: ``".97"``, ``"1.03"``, ``"−.12"``, ``"−3.4"``."""
+    text = f"{number:.{2 if abs(number) < 1.995 else 1}f}".replace("-0.00", "0.00").replace("-", "−")
     return text.replace("0.", ".", 1) if abs(number) < 0.995 else text
 
 
 def reached(aggregate: Aggregate) -> tuple[Reached, ...]:
     """Returns all rungs of the results of :func:`~transformer_theory.reach`, theory by theory in the order of the ladders."""
-    cells = [cell for theory in aggregate.theories for cell in _of_theory(aggregate, theory)]
-    tested = [index for index, cell in enumerate(cells) if cell.row.p is not None]
-    q = false_discoveries([cells[index].row.p or 1.0 for index in tested])
-    other_q = false_discoveries([1.0 if (p := cells[index].other_p) is None else p for index in tested])
-    for index, one, other in zip(tested, q, other_q):
-        cells[index] = replace(cells[index], q=one, other_q=other)
+    cells: list[Reached] = []
+    for theory in aggregate.theories:
+        own = _of_theory(aggregate, theory)
+        tested = [index for index, cell in enumerate(own) if cell.row.p is not None]
+        q = false_discoveries([1.0 if (p := own[index].row.p) is None else p for index in tested])
+        other_q = false_discoveries([1.0 if (p := own[index].other_p) is None else p for index in tested])
+        for index, one, other in zip(tested, q, other_q):
+            own[index] = replace(own[index], q=one, other_q=other)
+        cells += own
     return tuple(cells)
 
 
@@ -157,20 +161,8 @@ def _statement(cells: Sequence[Reached]) -> str:
     if not cells:
         return ""
     count = next((index for index, cell in enumerate(cells) if cell.outcome != "beyond chance"), len(cells))
-    own = cells[0].row.basis == "own setting"
-    kind = "effect relative to the first rung" if own else "agreement" if cells[0].row.agreement is not None else cells[0].row.quantity
-    start = f"the {cells[0].row.quantity}" if kind != cells[0].row.quantity else "it"
-    if not count:
-        parts = [f"{start} is {_word(cells[0])} on its first rung, {_quoted(cells[:1])}"]
-        rest = cells[1:]
-    elif count == len(cells):
-        numbers = ", ".join(f"{cell.number} at {_quoted([cell])}" for cell in (cells[0], cells[-1]))
-        return f"{start} is beyond chance on all {len(cells)} rungs ({kind} {numbers})"
-    else:
-        last = cells[count - 1]
-        upto = f" and {last.number} up to {_quoted([last])}" if count > 1 else ""
-        parts = [f"{start} is beyond chance with {kind} {cells[0].number} at {_quoted(cells[:1])}{upto}"]
-        rest = cells[count:]
+    subject, rest = f"the {cells[0].row.quantity}", cells[max(1, count) :]
+    parts = [f"{subject} is beyond chance {_span(cells, count)}" if count else f"{subject} is {_word(cells[0])} at {_quoted(cells[:1])}"]
     if rest and len({cell.outcome for cell in rest}) == 1:
         parts.append(f"{_word(rest[0])} {'from' if len(rest) > 1 else 'at'} {_quoted(rest[:1])}{' on' if len(rest) > 1 else ''}")
     else:
@@ -178,6 +170,26 @@ def _statement(cells: Sequence[Reached]) -> str:
             if group := [cell for cell in rest if cell.outcome == outcome]:
                 parts.append(f"{_word(group[0])}{' again' if outcome == 'beyond chance' and count else ''} at {_quoted(group)}")
     return "; ".join(parts)
+
+
+def _span(cells: Sequence[Reached], count: int) -> str:
+    """Describes the first ``count`` rungs, which are beyond chance: the last of them, and the agreement at both ends.
+
+    If the agreement falls below one half and stays there, the rung on which it does takes the place of the last one.
+    """
+    first, last = cells[0], cells[count - 1]
+    where = f"on all {count} rungs" if count == len(cells) else f"up to {_quoted([last])}" if count > 1 else f"at {_quoted([first])} only"
+    if first.row.agreement is None:
+        return f"{where} ({first.number} at {_quoted([first])})"
+    kind = "effect relative to the first rung" if first.row.basis == "own setting" else "agreement"
+    low = [cell.row.agreement is not None and cell.row.agreement < HALF for cell in cells[:count]]
+    start = next((index for index in range(count) if all(low[index:])), count)
+    numbers = [f"{kind} {first.number} at {_quoted([first])}"]
+    if 0 < start < count - 1:
+        numbers.append(f"below {two_digits(HALF)} from {_quoted([cells[start]])} on, {last.number} at {_quoted([last])}")
+    elif count > 1:
+        numbers.append(f"{last.number} at {_quoted([last])}")
+    return f"{where} ({', '.join(numbers)})"
 
 
 def _word(cell: Reached) -> str:

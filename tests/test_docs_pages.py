@@ -77,7 +77,7 @@ def test_a_broken_link_is_found(tmp_path: Path):
 
 @every_page
 def test_names_on_the_page_exist(page: Path):
-    """Claims ``theory/claim``, rungs ``theory/rung``, experiments and functions ``theory.name``, functions ``metrics.name``, files, modules."""
+    """Claims ``theory/claim``, rungs ``theory/rung``, experiments and functions ``theory.name``, ``metrics.name``, files, modules."""
     claims = {claim.id for theory in THEORIES.values() for claim in theory.claims}
     claims |= {f"{theory.name}/{rung.name}" for theory in THEORIES.values() if theory.ladder for rung in theory.ladder.rungs}
     experiments = {kind.name for theory in THEORIES.values() for kind in theory.experiments}

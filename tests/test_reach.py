@@ -324,6 +324,11 @@ def second_null(shift: float, generator: torch.Generator):
     return [*rows, replace(rows[0], null=null, setting="null: other draws")]
 
 
+def renamed_null(shift: float, generator: torch.Generator):
+    *rows, second = second_null(shift, generator)
+    return [*rows, replace(second, null=replace(second.null, kind="shuffled draws"))]
+
+
 def test_a_value_that_a_second_null_explains_is_no_reach():
     explained = Rung("explained", "an assumption", partial(second_null, 1.2), COLUMNS[1])
     beyond = Rung("beyond both", "an assumption", partial(second_null, 0.2), COLUMNS[2])
@@ -336,5 +341,8 @@ def test_a_value_that_a_second_null_explains_is_no_reach():
     assert found["explained"].row.null.kind == "normal draws"
     ((_, text),) = statements(tuple(found.values()))
     assert "; explained by other draws at “explained”; beyond chance again at “beyond both”" in text
+    other = Rung("other", "an assumption", partial(renamed_null, 1.2), COLUMNS[2])
+    ((_, text),) = statements(cells(OWN, explained, other))
+    assert text.endswith("explained by other draws at “explained”; explained by shuffled draws at “other”")
     figure = reach_map(tuple(found.values()))
     assert any(text.get_text().startswith("~ ") for text in figure.axes[0].texts)

@@ -163,12 +163,14 @@ def _statement(cells: Sequence[Reached]) -> str:
     count = next((index for index, cell in enumerate(cells) if cell.outcome != "beyond chance"), len(cells))
     subject, rest = f"the {cells[0].row.quantity}", cells[max(1, count) :]
     parts = [f"{subject} is beyond chance {_span(cells, count)}" if count else f"{subject} is {_word(cells[0])} at {_quoted(cells[:1])}"]
-    if rest and len({cell.outcome for cell in rest}) == 1:
-        parts.append(f"{_word(rest[0])} {'from' if len(rest) > 1 else 'at'} {_quoted(rest[:1])}{' on' if len(rest) > 1 else ''}")
-    else:
-        for outcome in ("explained", "at chance", "opposite", "beyond chance"):
-            if group := [cell for cell in rest if cell.outcome == outcome]:
-                parts.append(f"{_word(group[0])}{' again' if outcome == 'beyond chance' and count else ''} at {_quoted(group)}")
+    words = [_word(cell) for cell in rest]
+    if len(set(words)) == 1:
+        parts.append(f"{words[0]} {'from' if len(rest) > 1 else 'at'} {_quoted(rest[:1])}{' on' if len(rest) > 1 else ''}")
+        return "; ".join(parts)
+    order = ("explained", "at chance", "opposite", "beyond chance")
+    for word in sorted(dict.fromkeys(words), key=lambda word: order.index(rest[words.index(word)].outcome)):
+        group = [cell for cell in rest if _word(cell) == word]
+        parts.append(f"{word}{' again' if group[0].outcome == 'beyond chance' and count else ''} at {_quoted(group)}")
     return "; ".join(parts)
 
 

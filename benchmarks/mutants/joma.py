@@ -92,9 +92,9 @@ MUTANTS = (
         "the conserved quantity without the ratio of the learning rates",
     ),
     Mutant(
-        f"{JOMA}.invariants.fixed_mean",
-        "squares.sum(-2) - total * mean[0]",
-        "squares.sum(-2)",
+        f"{JOMA}.invariants.fixed_mean_change",
+        "squares - squares.sum(-1, keepdim=True) * mean",
+        "squares",
         "missing term",
         "the softmax invariant without its second term",
     ),
@@ -329,7 +329,11 @@ MUTANTS = (
         "the moving-mean prediction for a start at zero",
     ),
     Mutant(
-        f"{JOMA}.invariants.fixed_mean", "change - change[0]", "change", "missing term", "the fixed-mean prediction for a start at zero"
+        f"{JOMA}.invariants.fixed_mean_change",
+        "logits - logits[0]",
+        "logits",
+        "missing term",
+        "the fixed-mean prediction for a start at zero",
     ),
     Mutant(
         f"{JOMA}.dynamics.squared",

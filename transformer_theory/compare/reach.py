@@ -167,7 +167,10 @@ def _chosen(theories: str | Theory | Iterable[str | Theory] | None, until: str) 
         raise ValueError("theories must name at least one, got none")
     rungs: dict[Theory, list[Rung]] = {}
     for name in names:
-        record, _, single = (name, "", "") if isinstance(name, Theory) else (theory(name.partition("/")[0]), *name.partition("/")[1:])
+        record, single = name, ""
+        if not isinstance(record, Theory):
+            before, _, single = record.partition("/")
+            record = theory(before)
         if record.ladder is None or not record.ladder.rungs:
             raise ValueError(f"{record.name} has no ladder; leave it out")
         known = {rung.name: rung for rung in record.ladder.rungs}

@@ -46,13 +46,13 @@ def fixed_generator() -> torch.Generator:
     return torch.Generator().manual_seed(FIXED_SEED)
 
 
-def permutations(n: int, draws: int) -> Int[Tensor, "draws n"]:
-    """Returns permutations of 0 to n - 1 that depend only on n: row i is the same in every call, for any number of draws.
+def permutations(n: int, draws: int, generator: torch.Generator | None = None) -> Int[Tensor, "draws n"]:
+    """Draws permutations of 0 to n - 1. By default they depend only on n: row i is the same in every call, for any number of draws.
 
     >>> bool((permutations(5, 2) == permutations(5, 7)[:2]).all())
     True
     """
-    generator = fixed_generator()
+    generator = fixed_generator() if generator is None else generator
     rows = [torch.randperm(n, generator=generator) for _ in range(draws)]
     return torch.stack(rows) if rows else torch.empty(0, n, dtype=torch.long)
 

@@ -239,11 +239,7 @@ class FeatureRates(ClassFeatures):
         if not draws or layer in self.moments:
             return ()
         n = sum(sizes)
-        if generator is None:
-            orders = permutations(n, draws)
-        else:
-            orders = torch.stack([torch.randperm(n, generator=generator) for _ in range(draws)])
-        return tuple(permuted_reductions(self.samples[layer][0], orders, sizes, eps=self.eps))
+        return tuple(permuted_reductions(self.samples[layer][0], permutations(n, draws, generator), sizes, eps=self.eps))
 
 
 def stored_samples(dim: int) -> int:

@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ..core.measurement import Measurement, Side
-from ..core.statistics import LEVEL, RANGE_DRAWS, UNTRAINED, false_discoveries, over_seeds, without_p
+from ..core.measurement import Measurement
+from ..core.statistics import LEVEL, UNTRAINED, without_p
 from ..core.theory import Theory
 from . import format
 from .aggregate import COMPARE, Aggregate, Entry
+from .outcomes import adjusted, enough_draws, explained, other_p
 
 View = Literal["raw tokens", "features", "network"]
 Outcome = Literal["as predicted", "changed as predicted", "explained", "at chance", "opposite", "any data", "not tested", "not measured"]
@@ -34,7 +35,6 @@ OUTCOMES: dict[Outcome, str] = {
     "not measured": "no value; the reason stands in the cell",
 }
 FOUND: tuple[Outcome, ...] = ("as predicted", "changed as predicted")
-OTHER_SIDE: dict[str | None, Side] = {">=": "<=", "<=": ">="}
 MAX_SENTENCES = 5
 MAX_COLUMNS = 8  # of one matrix; with several data sets, features are omitted first
 
@@ -91,7 +91,7 @@ class Finding:
             return "not measured"
         if row.scope == "any data":
             return "any data"
-        if self.q is None or (self.own is not None and not self._own_draws):
+        if self.q is None or (self.own is not None and not enough_draws(self.own)):
             return "not tested"
         if self.q > LEVEL:
             return "opposite" if self.other_q is not None and self.other_q <= LEVEL else "at chance"
@@ -100,17 +100,9 @@ class Finding:
         return "explained" if self.explained else "changed as predicted"
 
     @property
-    def _own_draws(self) -> bool:
-        """Whether the metric's own null has enough draws for a p-value of 5 %."""
-        return self.own is not None and self.own.null is not None and len(self.own.null.draws) >= RANGE_DRAWS
-
-    @property
     def explained(self) -> bool:
-        """Whether the null of the metric itself explains the value: it does not leave these draws with a p-value of at most 5 %."""
-        own = self.own
-        if own is None or own.null is None or own.value is None or own.side is None or not self._own_draws:
-            return False
-        return own.null.p(own.value, own.side, predicted=own.predicted) > LEVEL
+        """Whether the null of the metric itself explains the value."""
+        return self.own is not None and explained(self.own)
 
     @property
     def reason(self) -> str:
@@ -168,11 +160,9 @@ def findings(aggregate: Aggregate) -> Findings:
     """Returns the findings of the comparisons in an aggregate; none if it holds no comparison."""
     found = _distinct([finding for theory in aggregate.theories for finding in _of_theory(aggregate, theory)])
     for scope in ("these data", "training"):
-        family = [(index, one.row.p, one.other_p) for index, one in enumerate(found) if one.row.scope == scope and one.row.p is not None]
-        q = false_discoveries([p for _, p, _ in family])
-        other_q = false_discoveries([1.0 if other is None else other for _, _, other in family])
-        for (index, _, _), one, other in zip(family, q, other_q):
-            found[index] = replace(found[index], q=one, other_q=other)
+        members = [index for index, one in enumerate(found) if one.row.scope == scope]
+        for index, one in zip(members, adjusted([found[index] for index in members])):
+            found[index] = one
     return Findings(tuple(found))
 
 
@@ -206,18 +196,12 @@ def _of_theory(aggregate: Aggregate, theory: Theory) -> list[Finding]:
         elif not entry.row.setting:
             found.append(
                 Finding(
-                    theory, entry.row, view, data, entry.row.model, entry.seeds, other_p=_other_p(entry), results=aggregate.labels(entry)
+                    theory, entry.row, view, data, entry.row.model, entry.seeds, other_p=other_p(entry), results=aggregate.labels(entry)
                 )
             )
             places.append(place)
     found = [replace(one, own=own.get(place)) if one.view == "network" else one for one, place in zip(found, places)]
     return sorted(found, key=lambda finding: ("raw tokens", "features", "network").index(finding.view))
-
-
-def _other_p(entry: Entry) -> float | None:
-    """Returns the p-value on the side opposite to the prediction; None if there is no such side."""
-    other = OTHER_SIDE.get(entry.row.side)
-    return None if other is None or entry.row.p is None else over_seeds([replace(row, side=other) for row in entry.rows]).p
 
 
 # ---- sentences

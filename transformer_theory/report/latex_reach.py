@@ -6,7 +6,7 @@ from ..core.statistics import LEVEL
 from . import format
 from .findings import interval_text, p_text, plain_number, short
 from .latex_text import escape, prose
-from .reached import Reached, statements, two_digits
+from .reached import Reached, by_theory, statements, two_digits
 
 MAX_LINES = 52  # lines of \scriptsize type on a page, without the caption
 PREFIX = "tt"  # prefix of the names in \label
@@ -22,9 +22,8 @@ def reach(cells: Sequence[Reached]) -> str:
 
 def rungs(cells: Sequence[Reached]) -> str:
     """Returns the rungs of all theories as floats. A float holds whole theories, as many as fit on a page."""
-    theories = {cell.theory.name: [other for other in cells if other.theory is cell.theory] for cell in cells}
     pages: list[list[list[Reached]]] = [[]]
-    for own in theories.values():
+    for own in by_theory(cells):
         if pages[-1] and sum(len(group) + 2 for group in pages[-1]) + len(own) + 2 > MAX_LINES:
             pages.append([])
         pages[-1].append(own)

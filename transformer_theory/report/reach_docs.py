@@ -68,7 +68,10 @@ def main(arguments: list[str]) -> None:
         result = Result.load(arguments[1])
         pages(result)  # before anything is replaced
         quantities = {ladder["quantity"] for ladder in result.settings["ladders"].values()}
-        replace(result, table=Table(_shortened(row, quantities) for row in result.table)).save(stored, overwrite=True)
+        # Absolute paths describe a machine, so only their last parts are kept.
+        words = [Path(word).name if Path(word).is_absolute() else word for word in result.provenance.get("command", "").split()]
+        record, rows = result.provenance | {"command": " ".join(words)}, (_shortened(row, quantities) for row in result.table)
+        replace(result, table=Table(rows), provenance=record).save(stored, overwrite=True)
     write_together({docs / name: text.encode() for name, text in pages(Result.load(stored)).items()})
 
 

@@ -16,7 +16,7 @@ from . import format, table_model
 from .aggregate import Aggregate
 from .findings import interval_text, null_text, p_text, plain_number, short
 from .html import inline
-from .reached import OUTCOMES, Reached, reached, statements, two_digits
+from .reached import OUTCOMES, Reached, by_theory, reached, statements, two_digits
 from .table_model import Block, Column, Line, Note, Plain, Strong
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def reach_map(cells: Sequence[Reached]) -> "Figure | None":
         return None
     from matplotlib.figure import Figure
 
-    theories = list({cell.theory.name: cell.theory for cell in cells}.values())
+    theories = [own[0].theory for own in by_theory(cells)]
     columns = [column for column in COLUMNS if any(cell.column == column for cell in cells)]
     stacks = {(cell.theory.name, cell.column): [] for cell in cells}
     for cell in cells:
@@ -151,8 +151,8 @@ def table(cells: Sequence[Reached]) -> table_model.Table | None:
     if not cells:
         return None
     blocks = []
-    for theory in {cell.theory.name: cell.theory for cell in cells}.values():
-        own = [cell for cell in cells if cell.theory is theory]
+    for own in by_theory(cells):
+        theory = own[0].theory
         heading = (Plain(theory.title), Note(own[0].row.quantity))
         blocks.append(Block(heading, tuple(Line(_cells(cell)) for cell in own), strong=True, theory=theory.name))
     tests = sum(cell.q is not None for cell in cells)

@@ -5,15 +5,16 @@ null with fewer draws than a p-value needs counts by its range: a value beyond a
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..core.ladder import COLUMNS
 from ..core.measurement import Measurement
-from ..core.statistics import LEVEL, RANGE_DRAWS, agreement, false_discoveries, over_seeds
+from ..core.statistics import LEVEL, agreement
 from ..core.theory import Theory
-from .aggregate import REACH, Aggregate, Entry
-from .findings import OTHER_SIDE, short
+from .aggregate import REACH, Aggregate
+from .findings import short
+from .outcomes import OTHER_SIDE, adjusted, enough_draws, explained, other_p
 
 Outcome = Literal["beyond chance", "explained", "at chance", "opposite", "not tested", "not measured"]
 HALF = 0.5  # agreement below which a sentence says so
@@ -63,19 +64,16 @@ class Reached:
             if self.q <= LEVEL:
                 return self._beyond
             return "opposite" if self.other_q is not None and self.other_q <= LEVEL else "at chance"
-        if row.null is None or row.side is None or len(row.null.draws) < RANGE_DRAWS:
+        if row.null is None or row.side is None or not enough_draws(row):
             return "not tested"
-        if row.null.p(row.value, row.side, predicted=row.predicted) <= LEVEL:
+        if not explained(row):
             return self._beyond
         return "opposite" if other is not None and row.null.p(row.value, other) <= LEVEL else "at chance"
 
     @property
     def _beyond(self) -> Outcome:
         """Whether a value beyond the first null is also beyond the second one, if there is one with enough draws."""
-        row = self.second
-        if row is None or row.value is None or row.side is None or row.null is None or len(row.null.draws) < RANGE_DRAWS:
-            return "beyond chance"
-        return "beyond chance" if row.null.p(row.value, row.side, predicted=row.predicted) <= LEVEL else "explained"
+        return "explained" if self.second is not None and explained(self.second) else "beyond chance"
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -105,16 +103,15 @@ def two_digits(number: float) -> str:
 
 def reached(aggregate: Aggregate) -> tuple[Reached, ...]:
     """Returns all rungs of the results of :func:`~transformer_theory.reach`, theory by theory in the order of the ladders."""
-    cells: list[Reached] = []
-    for theory in aggregate.theories:
-        own = _of_theory(aggregate, theory)
-        tested = [index for index, cell in enumerate(own) if cell.row.p is not None]
-        q = false_discoveries([1.0 if (p := own[index].row.p) is None else p for index in tested])
-        other_q = false_discoveries([1.0 if (p := own[index].other_p) is None else p for index in tested])
-        for index, one, other in zip(tested, q, other_q):
-            own[index] = replace(own[index], q=one, other_q=other)
-        cells += own
-    return tuple(cells)
+    return tuple(cell for theory in aggregate.theories for cell in adjusted(_of_theory(aggregate, theory)))
+
+
+def by_theory(cells: Sequence[Reached]) -> list[list[Reached]]:
+    """Groups rungs by their theory, in the order of the first rungs."""
+    groups: dict[str, list[Reached]] = {}
+    for cell in cells:
+        groups.setdefault(cell.theory.name, []).append(cell)
+    return list(groups.values())
 
 
 def _of_theory(aggregate: Aggregate, theory: Theory) -> list[Reached]:
@@ -130,18 +127,9 @@ def _of_theory(aggregate: Aggregate, theory: Theory) -> list[Reached]:
             continue
         entry = max(first, key=lambda entry: entry.seeds)  # a result without the data of the rung has no value
         described = {key: rung[key] for key in ("name", "relaxes", "column", "covered")}
-        cells.append(
-            Reached(
-                theory, **described, row=entry.row, seeds=entry.seeds, second=second[0].row if second else None, other_p=_other_p(entry)
-            )
-        )
+        other = second[0].row if second else None
+        cells.append(Reached(theory, **described, row=entry.row, seeds=entry.seeds, second=other, other_p=other_p(entry)))
     return cells
-
-
-def _other_p(entry: Entry) -> float | None:
-    """Returns the p-value on the side opposite to the prediction; None if there is no such side."""
-    other = OTHER_SIDE.get(entry.row.side)
-    return None if other is None or entry.row.p is None else over_seeds([replace(row, side=other) for row in entry.rows]).p
 
 
 # ---- sentences
@@ -149,10 +137,7 @@ def _other_p(entry: Entry) -> float | None:
 
 def statements(cells: Sequence[Reached]) -> list[tuple[str, str]]:
     """Returns a pair (title of a theory, how far it reaches) per theory, without full stops."""
-    by_theory: dict[str, list[Reached]] = {}
-    for cell in cells:
-        by_theory.setdefault(cell.theory.title, []).append(cell)
-    return [(title, text) for title, group in by_theory.items() if (text := _statement(group))]
+    return [(group[0].theory.title, text) for group in by_theory(cells) if (text := _statement(group))]
 
 
 def _statement(cells: Sequence[Reached]) -> str:

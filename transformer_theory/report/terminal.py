@@ -10,7 +10,7 @@ from ..core.theory import Theory
 from . import format, tables
 from .aggregate import NETWORK, aggregate
 from .findings import Finding, findings, interval_text, p_text, sentences, short
-from .reached import reached, statements
+from .reached import by_theory, reached, statements
 from .unicode_math import plain
 
 if TYPE_CHECKING:
@@ -50,15 +50,12 @@ def summary(result: Result, *, theories: Iterable[Theory] | None = None) -> "Gro
 def _findings(same: Sequence[Finding]) -> "Group":
     """Returns the name of a quantity with its prediction, and one line per place where it was measured."""
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
     first = same[0].row
     prediction = format.prediction(first)
     heading = Text(f"  {plain(first.quantity)}").append("" if prediction == format.NOTHING else f"  {prediction}", style="dim")
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True, show_header=False)
-    for ratio in (7, 7, 8, 5, 6):
-        table.add_column(ratio=ratio, vertical="top")
+    table = _columns(7, 7, 8, 5, 6)
     for finding in same:
         row = finding.row
         if row.value is None:
@@ -80,21 +77,28 @@ def _findings(same: Sequence[Finding]) -> "Group":
     return Group(heading, table)
 
 
+def _columns(*ratios: int) -> "Table":
+    """Returns a table without heads whose columns share the width of the console in these ratios."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True, show_header=False)
+    for ratio in ratios:
+        table.add_column(ratio=ratio, vertical="top")
+    return table
+
+
 def reach(result: Result, *, theories: Iterable[Theory] | None = None) -> "Group":
     """Returns how far the theories reach: the sentences, and one line per rung."""
     from rich.console import Group
     from rich.padding import Padding
-    from rich.table import Table
     from rich.text import Text
 
     cells = reached(aggregate(result, theories=theories))
     parts: list[RenderableType] = [Padding(Text(plain(f"{title}: {text}.")), (0, 0, 1, 2)) for title, text in statements(cells)]
-    for theory in {cell.theory.name: cell.theory for cell in cells}.values():
-        own = [cell for cell in cells if cell.theory is theory]
+    for own in by_theory(cells):
+        theory = own[0].theory
         parts.append(Text(plain(theory.title), style="bold").append(f" · {plain(own[0].row.quantity)}", style="not bold dim"))
-        table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True, show_header=False)
-        for ratio in (8, 8, 8, 6, 5):
-            table.add_column(ratio=ratio, vertical="top")
+        table = _columns(8, 8, 8, 6, 5)
         for cell in own:
             row = cell.row
             if row.value is None:

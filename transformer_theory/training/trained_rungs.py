@@ -1,9 +1,9 @@
-"""Rungs of a ladder that measure a theory's headline in trained networks, for theories whose ladder has the same quantity.
+"""Rungs of a ladder in trained networks, and a theory's headline in them.
 
 The networks are those of :data:`.recipes.RECIPES`, trained as in a comparison: on the digits, or on images that the caller provides.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache, partial
 
@@ -25,32 +25,29 @@ TRAIN_SHARE = 0.7
 NETWORKS = {"ViT": "ViT", "CRATE": "CRATE (released form)"}  # recipe of each network
 
 
-def trained_network_rungs(theory: str, in_networks: InNetworks) -> tuple[Rung, ...]:
+def trained_network_rungs(measure: Callable[..., Iterable[Measurement]]) -> tuple[Rung, ...]:
     """Returns the rungs of the column "trained network": two networks on the digits, and a ViT on images of the caller.
 
     Args:
-        theory: name of the theory.
-        in_networks: its metrics. The headline, averaged over layers and heads, has the null distribution of the metric itself.
+        measure: ``(recipe, generator, images=None) -> rows``: measures the :func:`trained_network` of the recipe and the generator's seed.
     """
     rungs = [
         Rung(
             f"{name} on digits",
             "a network trained on its task alone" if number == 0 else "another network",
-            partial(_headline, theory, in_networks, recipe),
+            partial(measure, recipe),
             column="trained network",
         )
         for number, (name, recipe) in enumerate(NETWORKS.items())
     ]
-    images = Rung("ViT on images", "the digits", partial(_headline, theory, in_networks, "ViT"), column="trained network", needs="images")
+    images = Rung("ViT on images", "the digits", partial(measure, NETWORKS["ViT"]), column="trained network", needs="images")
     return (*rungs, images)
 
 
-def _headline(
-    theory: str, in_networks: InNetworks, recipe: str, generator: torch.Generator, images: tuple[Images, Images] | None = None
-) -> Iterator[Measurement]:
-    """Yields the headline in a trained network of one seed, averaged over layers and heads."""
-    model, validation = trained_network(recipe, generator.initial_seed(), images)
-    yield headline_in(model, validation, theory, in_networks, name=recipe, steps=STEPS)
+@lru_cache(maxsize=1)
+def digit_parts() -> tuple[TokenData, TokenData]:
+    """Returns the training and validation digits, the same split for all seeds."""
+    return digits().split(TRAIN_SHARE, fixed_generator())
 
 
 def headline_in(
@@ -77,7 +74,7 @@ def trained_network(recipe: str, seed: int, images: tuple[Images, Images] | None
         images: training and test images; None: the digits.
     """
     if images is None:
-        train, validation = digits().split(TRAIN_SHARE, fixed_generator())
+        train, validation = digit_parts()
     else:
         train, validation = (image_sets.tokens_of(part.mixed(fixed_generator()), fixed_generator()) for part in images)
     chosen, generator = RECIPES[recipe], torch.Generator().manual_seed(seed)

@@ -8,7 +8,6 @@ import torch
 from torch.testing import assert_close
 
 from transformer_theory.core.errors import NotConverged
-from transformer_theory.core.measurement import Measurement
 from transformer_theory.data import TokenData
 from transformer_theory.metrics.coding import rate_reduction, unit_norm
 from transformer_theory.models import ViT
@@ -172,8 +171,7 @@ def test_the_last_layer_of_a_trained_network_is_that_of_the_metric(monkeypatch):
     data = TokenData(tokens=tokens, labels=labels)
     model = ViT.for_tokens(5, 6, 3, dim=16, depth=2, heads=2).eval()
     monkeypatch.setattr(ladder, "trained_network", lambda recipe, seed, images: (model, data))
-    first = Measurement("rate_reduction", "rung", SHARE, 0.5)
-    rows = list(ladder._in_trained_network(lambda generator: [first], "ViT", generator()))
+    rows = list(ladder._in_trained_network("ViT", generator()))
     assert [row.quantity for row in rows] == [SHARE, quantities.LAST_LAYER, quantities.ANGLE]
     metric = RateReductionMetric()
     with torch.no_grad(), probe(model, [metric], draws=199) as p:

@@ -20,11 +20,11 @@ from ....core.statistics import HEADLINE_DRAWS, RANGE_DRAWS
 from ....data import Images
 from ....probes import probe
 from ....probes.evaluation import evaluation
-from ....training.trained_rungs import NETWORKS, trained_network, trained_network_rungs
+from ....training.trained_rungs import trained_network, trained_network_rungs
 from ..analysis import RATE, STEPS
 from ..balance import common_norm_descent
 from ..dynamics import Factors, normalised_descent, random_factors, start
-from ..in_networks import IN_NETWORKS, AlignmentMetric, alignment
+from ..in_networks import AlignmentMetric, alignment
 from ..problem import Instance, equal_distractors, token_scores
 from ..selection import first_step_condition
 from .quantities import ALL, BASE, FEW_COSINE, NAME, Head, mean_rows, nuclear_row, row, rows
@@ -165,10 +165,6 @@ LADDER = replace(
         Rung("embedding and positions", "fixed tokens", partial(one_head, True), column="full block"),
         Rung("LayerNorm and MLP", "one head that is linear in its tokens, two classes", partial(layers, 1), column="full block"),
         Rung("two layers", "attention on the inputs alone", partial(layers, 2), column="depth"),
-        # The ready rungs with the quantities of this ladder, measured in the same networks.
-        *(
-            replace(rung, measure=partial(recipe_rows, recipe))
-            for rung, recipe in zip(trained_network_rungs(NAME, IN_NETWORKS), (*NETWORKS.values(), "ViT"), strict=True)
-        ),
+        *trained_network_rungs(recipe_rows),
     ),
 )

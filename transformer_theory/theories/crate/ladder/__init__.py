@@ -14,23 +14,15 @@ Source: :cite:t:`yu2023white`; the guarantee is the descent lemma.
 from dataclasses import replace
 from functools import partial
 
-from ....core.ladder import Rung
+from ....core.ladder import COLUMNS, Rung
 from ....models.crate import PaperAttention
 from ....training.networks import Mlp
-from ....training.trained_rungs import NETWORKS, trained_network_rungs
-from ..in_networks import IN_NETWORKS
+from ....training.trained_rungs import trained_network_rungs
 from .given_tokens import digit_rows, mixture_rows, paper_rows
 from .networks import Constructor, Training, adamw, descend, recipe_rows, small_crate, small_vit, trained_rows
 from .quantities import HEADLINE
 
-OWN, TOKENS, TRAINED, ADAMW, BLOCK, DEPTH = (
-    "own setting",
-    "real tokens",
-    "everything trained",
-    "AdamW and mini-batches",
-    "full block",
-    "depth",
-)
+OWN, TOKENS, TRAINED, ADAMW, BLOCK, DEPTH, _ = COLUMNS
 LAYERS = 4  # of the rung "four layers"
 derived = partial(small_crate, attention=PaperAttention, norms=False)  # the layer of the paper's derivation
 
@@ -53,10 +45,6 @@ LADDER = replace(
         _network("MLP", "ISTA", BLOCK, partial(small_crate, sparsify=Mlp)),
         _network("ViT block", "one matrix for query, key and value: the subspaces are those of the keys", BLOCK, small_vit),
         _network("four layers", "a single layer", DEPTH, partial(small_vit, depth=LAYERS)),
-        # The ready rungs with the quantities of this ladder, measured in the same networks.
-        *(
-            replace(rung, measure=partial(recipe_rows, recipe))
-            for rung, recipe in zip(trained_network_rungs("crate", IN_NETWORKS), (*NETWORKS.values(), "ViT"), strict=True)
-        ),
+        *trained_network_rungs(recipe_rows),
     ),
 )

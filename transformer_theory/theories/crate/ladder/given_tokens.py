@@ -17,13 +17,14 @@ from ....models import build
 from ....models.crate import PaperAttention
 from ....models.crate.compression import Bases, rate_gradient
 from ....probes.evaluation import evaluation
+from ....training.trained_rungs import digit_parts
 from ..in_networks import EPS, NONZEROS, null_subspaces
 from ..networks import DIM, HEADS
 from ..problem import DECREASE, PAPER, fit_subspaces, nonzeros
 from ..sparse_coding import optimal_code
 from ..steps import exact_step, lipschitz, paper_step
 from ..unrolled import LAM, Sequences, Step, sparse_code
-from .networks import LENGTH, SAMPLES, parts, small_crate
+from .networks import LENGTH, SAMPLES, small_crate
 from .quantities import CompressionInSubspaces, compression_rows
 
 RANK = DIM // HEADS  # dimension of each subspace
@@ -45,7 +46,7 @@ def mixture(generator: torch.Generator) -> tuple[Sequences, Sequences, Bases]:
 def embedded_digits(generator: torch.Generator) -> tuple[Sequences, Sequences]:
     """Returns the tokens that enter the first layer of an untrained network, float64 [256, 17, 64]: training and validation images."""
     model = build(small_crate, generator)
-    train, validation = parts()
+    train, validation = digit_parts()
     return _embedded(model, train[:SAMPLES]), _embedded(model, validation[:SAMPLES])
 
 

@@ -1,7 +1,7 @@
 """Rungs with training: small networks that learn to classify the digits, and the networks of a comparison."""
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import nn
 from ....core.errors import NotConverged
 from ....core.measurement import Measurement, Null, Table
 from ....core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, UNTRAINED, fixed_generator, over_heads
-from ....data import Images, digits
+from ....data import Images
 from ....data.tokens import TokenData
 from ....models import CRATE, ViT, build
 from ....models.crate import ReleasedAttention, layers_of
@@ -21,7 +21,7 @@ from ....training.objectives.protocol import ACCURACY
 from ....training.recipes import RECIPES
 from ....training.supervised import accuracy, train_classifier
 from ....training.tasks import Classification
-from ....training.trained_rungs import TRAIN_SHARE, trained_network
+from ....training.trained_rungs import digit_parts, trained_network
 from ..in_networks import NONZEROS, Sparsity
 from ..networks import DIM, HEADS
 from ..problem import CURVES
@@ -58,12 +58,6 @@ def small_vit(*, depth: int = 1) -> ViT:
     return ViT.for_tokens(LENGTH - 1, 4, 10, dim=DIM, depth=depth, heads=HEADS)
 
 
-@lru_cache(maxsize=1)
-def parts() -> tuple[TokenData, TokenData]:
-    """Returns the training and validation digits, the same split for all seeds."""
-    return digits().split(TRAIN_SHARE, fixed_generator())
-
-
 def descend(model: nn.Module, train: TokenData, validation: TokenData, generator: torch.Generator) -> None:
     """Trains all parameters by gradient descent with momentum on the mean loss of the first 512 images."""
     task = Classification(train[:IMAGES], validation, IMAGES)
@@ -78,7 +72,7 @@ def adamw(model: nn.Module, train: TokenData, validation: TokenData, generator: 
 
 def trained_rows(constructor: Constructor, training: Training, generator: torch.Generator) -> Iterator[Measurement]:
     """Yields the rows of a network that is trained on the digits; a row with the reason if the training diverges."""
-    train, validation = parts()
+    train, validation = digit_parts()
     model = build(constructor, generator)
     try:
         training(model, train, validation, generator)

@@ -86,8 +86,7 @@ def rows_of(change: Change, *, generator: Generator | None = None, data: str = "
         data, model: columns of the rows.
     """
     M = len(change.frequency)
-    keys = permutations(M, HEADLINE_DRAWS) if generator is None else randperms(M, HEADLINE_DRAWS, generator)
-    orders = similar_orders(change.frequency, keys)
+    orders = similar_orders(change.frequency, permutations(M, HEADLINE_DRAWS, generator))
     row = partial(Measurement, NAME, "rung", side="<=", source=SOURCE, data=data, model=model, predicted=0.0)
 
     def errors(predicted: Tensor, measured: Tensor) -> tuple[list[float], list[float]]:
@@ -113,11 +112,6 @@ def rows_of(change: Change, *, generator: Generator | None = None, data: str = "
         early, _ = errors(*change.early)
         if math.isfinite(early[0]):
             yield row(EARLY, early[0], null=Null(NULL_KIND, tuple(early[1:])), n=M)
-
-
-def randperms(n: int, draws: int, generator: Generator) -> Int[Tensor, "draws n"]:
-    """Draws permutations of 0 to n - 1, ``[draws, n]``."""
-    return torch.stack([torch.randperm(n, generator=generator) for _ in range(draws)])
 
 
 def _log_ratio(predicted: Tensor, measured: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ from ....training.fitting import at_steps, fit, permuted
 from ....training.recipes import RECIPES
 from ....training.tasks import NextWord, StreamTask
 from ....training.trained_rungs import STEPS as VIT_STEPS
-from ....training.trained_rungs import TRAIN_SHARE, trained_network
+from ....training.trained_rungs import digit_parts, trained_network
 from ..invariants import fixed_mean_change
 from ..query_data import MAX_SEQUENCES, MAX_TOKENS
 from .blocks import ADAMW, BATCH, STEPS
@@ -205,7 +205,7 @@ def vision_transformer(generator: Generator) -> Iterator[Measurement]:
     trained, validation = trained_network("ViT", seed)
     assert validation.ids is not None
     # The initial weights depend on the seed only, so they are drawn again.
-    train = digits().split(TRAIN_SHARE, fixed_generator())[0]
+    train, _ = digit_parts()
     untrained = build(lambda: RECIPES["ViT"].build(train), Generator().manual_seed(seed))
     class_token = torch.full((len(validation), 1), int(validation.ids.max()) + 1)
     inputs = validation.tokens.to(next(trained.parameters()).dtype)

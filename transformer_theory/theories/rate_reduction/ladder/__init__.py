@@ -11,32 +11,24 @@ network" are given recipes with right labels, and their headline is a mean over 
 Source: :cite:t:`yu2020learning` (the optimum).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
 import torch
 
 from ....core.errors import NotConverged
-from ....core.ladder import Ladder, Rung
+from ....core.ladder import COLUMNS, Rung
 from ....core.measurement import Measurement
 from ....core.statistics import HEADLINE_DRAWS, permutations
 from ....data import Images
-from ....training.trained_rungs import NETWORKS, trained_network, trained_network_rungs
+from ....training.trained_rungs import STEPS, headline_in, trained_network, trained_network_rungs
 from ..in_networks import IN_NETWORKS
 from ..problem import NAME, OPTIMUM_THEOREM
 from . import trainings
 from .quantities import HEADLINE, Evaluated, angle_row, last_layer_row, rows
 
-OWN, TOKENS, TRAINED, ADAMW, BLOCK, DEPTH = (
-    "own setting",
-    "real tokens",
-    "everything trained",
-    "AdamW and mini-batches",
-    "full block",
-    "depth",
-)
-IMAGE_RECIPE = "ViT"  # recipe of the network on images
+OWN, TOKENS, TRAINED, ADAMW, BLOCK, DEPTH, _ = COLUMNS
 
 
 def _measure(train: Callable[[torch.Generator], Evaluated], generator: torch.Generator) -> Iterator[Measurement]:
@@ -49,12 +41,10 @@ def _measure(train: Callable[[torch.Generator], Evaluated], generator: torch.Gen
     yield from rows(evaluated)
 
 
-def _in_trained_network(
-    headline: Callable[..., Iterable[Measurement]], recipe: str, generator: torch.Generator, images: tuple[Images, Images] | None = None
-) -> Iterator[Measurement]:
+def _in_trained_network(recipe: str, generator: torch.Generator, images: tuple[Images, Images] | None = None) -> Iterator[Measurement]:
     """Yields the headline of a trained network, a mean over layers, then its share in the last layer and its angle there."""
-    yield from headline(generator) if images is None else headline(generator, images)
-    model, validation = trained_network(recipe, generator.initial_seed(), images)  # trained by the headline and stored
+    model, validation = trained_network(recipe, generator.initial_seed(), images)
+    yield headline_in(model, validation, NAME, IN_NETWORKS, name=recipe, steps=STEPS)
     held_out = validation[: trainings.HELD_OUT]
     assert held_out.labels is not None
     labels = held_out.labels.unique(return_inverse=True)[1]
@@ -64,23 +54,12 @@ def _in_trained_network(
     yield angle_row(evaluated, **columns)
 
 
-def _trained_networks() -> tuple[Rung, ...]:
-    given = trained_network_rungs(NAME, IN_NETWORKS)
-    return tuple(
-        replace(rung, measure=partial(_in_trained_network, rung.measure, recipe))
-        for rung, recipe in zip(given, (*NETWORKS.values(), IMAGE_RECIPE), strict=True)
-    )
-
-
 def _rung(name: str, relaxes: str, train: Callable[[torch.Generator], Evaluated], column: str, *, covered: bool = False) -> Rung:
     return Rung(name, relaxes, partial(_measure, train), column=column, covered=covered)
 
 
-LADDER = Ladder(
-    quantity=HEADLINE.quantity,
-    unit=HEADLINE.unit,
-    side=HEADLINE.side,
-    null_kind=HEADLINE.null_kind,
+LADDER = replace(
+    HEADLINE,
     rungs=(
         _rung("free features", "", trainings.free_features, OWN, covered=True),
         _rung("network, held-out", "the features are free and are those that ascend", trainings.on_mixture, OWN),
@@ -92,6 +71,6 @@ LADDER = Ladder(
         _rung("transformer block", "the network is a perceptron", trainings.one_block, BLOCK),
         _rung("three blocks", "there is one block", trainings.several_blocks, DEPTH),
         _rung("wrong labels", "the training labels are right", trainings.wrong_labels, DEPTH),
-        *_trained_networks(),
+        *trained_network_rungs(_in_trained_network),
     ),
 )

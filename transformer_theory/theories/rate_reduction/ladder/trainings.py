@@ -9,15 +9,15 @@ Source: :cite:t:`yu2020learning` (the loss, and momentum, weight decay and learn
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from itertools import repeat
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from ....core.statistics import HEADLINE_DRAWS, fixed_generator, permutations
-from ....data import TokenData, digits
+from ....core.statistics import HEADLINE_DRAWS, permutations
+from ....data import TokenData
 from ....data.corruption import relabel_uniformly
 from ....maths.linalg import orthonormalise
 from ....metrics.class_features import EPS
@@ -25,10 +25,10 @@ from ....metrics.coding import unit_norm
 from ....models import ViT, build
 from ....probes.evaluation import evaluation
 from ....probes.features import features as block_features
+from ....training import trained_rungs
 from ....training.fitting import State, fit
 from ....training.supervised import train_classifier
 from ....training.tasks import Classification, StreamTask, inputs_of
-from ....training.trained_rungs import TRAIN_SHARE
 from ..figures.label_corruption import CLASSES, DROPS, FEATURES, MOMENTUM, WEIGHT_DECAY, perceptron
 from ..loss import MaximalCodingRateReduction
 from ..mcr2_training import RateReductionRecipe, fit_supervised
@@ -64,10 +64,9 @@ class FreeFeatures(nn.Module):
         return unit_norm(self.features)
 
 
-@lru_cache(maxsize=1)
 def digit_parts() -> tuple[TokenData, TokenData]:
     """Returns the training digits and 256 held-out digits, the same for all seeds, as in trained networks."""
-    train, validation = digits().split(TRAIN_SHARE, fixed_generator())
+    train, validation = trained_rungs.digit_parts()
     return train, validation[:HELD_OUT]
 
 
@@ -103,14 +102,21 @@ def free_features(generator: torch.Generator) -> Evaluated:
     fit(model, task, optimiser=optimiser, steps=STEPS, generator=generator)
     note = f"{STEPS} gradient steps on the features themselves, which are evaluated"
     return Evaluated(
-        model().detach(), labels, _own_orders(len(labels), generator), start, split="train", data=samples.name, model="none", note=note
+        model().detach(),
+        labels,
+        permutations(len(labels), HEADLINE_DRAWS, generator),
+        start,
+        split="train",
+        data=samples.name,
+        model="none",
+        note=note,
     )
 
 
 def on_mixture(generator: torch.Generator) -> Evaluated:
     """Trains the perceptron on the rate reduction of a mixture of subspaces."""
     train, held_out = mixture(generator)
-    return replace(_on_reduction(train, held_out, generator), orders=_own_orders(HELD_OUT, generator))
+    return replace(_on_reduction(train, held_out, generator), orders=permutations(HELD_OUT, HEADLINE_DRAWS, generator))
 
 
 def on_digits(generator: torch.Generator) -> Evaluated:
@@ -258,11 +264,6 @@ def _outputs(body: nn.Module, data: TokenData) -> Float[Tensor, "n d"]:
     """Returns the outputs of a network, without gradients and in evaluation mode."""
     with evaluation(body):
         return body(inputs_of(data, body, torch.arange(len(data)))[0])
-
-
-def _own_orders(n: int, generator: torch.Generator) -> Int[Tensor, "draws n"]:
-    """Draws permutations for samples that each seed draws for itself."""
-    return torch.stack([torch.randperm(n, generator=generator) for _ in range(HEADLINE_DRAWS)])
 
 
 def _drops(steps: int) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ Source: :cite:t:`tian2023scan`.
 from dataclasses import replace
 from functools import partial
 
-from ....core.ladder import Rung
+from ....core.ladder import COLUMNS, Rung
 from .agreement import FAST_DECODER, HEADLINE
 from .rungs import (
     BLOCK_STEPS,
@@ -29,15 +29,7 @@ from .rungs import (
 )
 from .text import text_rung
 
-OWN, TOKENS, TRAINED, MINIBATCHES, BLOCK, DEPTH, NETWORK = (
-    "own setting",
-    "real tokens",
-    "everything trained",
-    "AdamW and mini-batches",
-    "full block",
-    "depth",
-    "trained network",
-)
+OWN, TOKENS, TRAINED, MINIBATCHES, BLOCK, DEPTH, NETWORK = COLUMNS
 _ADAM, _BLOCK_ADAM = f"{STEPS} steps of AdamW", f"{BLOCK_STEPS} steps of AdamW"
 
 LADDER = replace(

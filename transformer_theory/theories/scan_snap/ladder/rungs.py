@@ -67,7 +67,7 @@ def drawn(classes: SequenceClasses, *, context: int, generator: Generator) -> Sp
     """
     counts, target = classes.sample_counts(LEARNT, context=context, generator=generator)
     held_counts, held = classes.sample_counts(HELD_OUT, context=context, generator=generator)
-    permuted = torch.stack([held[torch.randperm(HELD_OUT, generator=generator)] for _ in range(HEADLINE_DRAWS)])
+    permuted = held[permutations(HELD_OUT, HEADLINE_DRAWS, generator)]
     return SplitSequences(counts, target, held_counts, held, classes.classes, classes.vocab_size, permuted, shared=False)
 
 

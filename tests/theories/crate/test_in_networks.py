@@ -70,7 +70,7 @@ def test_only_changes_of_direction_are_compression():
 
 
 def test_a_step_along_the_subspaces_exceeds_the_chance_level():
-    """The component in the first of two subspaces is removed: the rate in random subspaces falls less."""
+    """The component in the first of two subspaces is removed: the rate in rotated subspaces falls less."""
     bases = crate.random_subspaces(2, 24, 4, generator=torch.Generator().manual_seed(5))
     tokens = gaussian(4, 16, 24)
     metric = crate.Compression()
@@ -173,7 +173,7 @@ def test_float32_streams_give_the_rates_of_float64(offset):
 def test_the_distortion_scaling_and_number_of_draws_are_arguments():
     bases, tokens = random_subspaces(), gaussian(20, 5, 12)
     after = tokens + 0.3 * gaussian(20, 5, 12, seed=1)
-    metric = crate.Compression(eps=0.1, scaling=in_networks.lengths_kept, max_sequences=None, random=3)
+    metric = crate.Compression(eps=0.1, scaling=in_networks.lengths_kept, max_sequences=None, rotations=3)
     feed(metric, tokens, after, bases)
     row = rows_of(metric)[BEFORE]
     assert row.value == pytest.approx(float(subspace_coding_rate(tokens, bases, eps=0.1).mean()))

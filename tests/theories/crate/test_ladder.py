@@ -15,9 +15,9 @@ from transformer_theory.models.crate import PaperAttention
 from transformer_theory.models.crate.compression import expansion
 from transformer_theory.models.crate.sparsification import ista_step
 from transformer_theory.theories import crate
-from transformer_theory.theories.crate.in_networks import COMPRESSION, EPS, IN_NETWORKS, NONZEROS
+from transformer_theory.theories.crate.in_networks import COMPRESSION, EPS, IN_NETWORKS, NONZEROS, ROTATED, random_rotations
 from transformer_theory.theories.crate.ladder import LADDER, given_tokens, networks, quantities
-from transformer_theory.theories.crate.ladder.quantities import INCOHERENCE, ROTATED, compression_rows, rotations
+from transformer_theory.theories.crate.ladder.quantities import INCOHERENCE, compression_rows
 from transformer_theory.training.networks import Mlp
 
 RUNGS = {rung.name: rung for rung in LADDER.rungs}
@@ -113,9 +113,9 @@ def test_a_step_along_other_subspaces_is_not_beyond_chance():
 
 
 def test_rotations_are_orthogonal_and_do_not_depend_on_their_number():
-    drawn = rotations(5, 3)
+    drawn = random_rotations(5, 3)
     torch.testing.assert_close(drawn.mT @ drawn, torch.eye(5, dtype=torch.float64).expand(3, 5, 5))
-    assert torch.equal(drawn[:2], rotations(5, 2))
+    assert torch.equal(drawn[:2], random_rotations(5, 2))
     assert float((drawn[0] - drawn[1]).abs().max()) > 0.1
 
 
@@ -130,7 +130,7 @@ def test_the_null_measures_rotated_subspaces():
 
     row = rows.select(quantity=COMPRESSION).one()
     assert row.value == pytest.approx(fall(bases))
-    assert row.null.draws == pytest.approx([fall(rotation @ bases) for rotation in rotations(12, 2)])
+    assert row.null.draws == pytest.approx([fall(rotation @ bases) for rotation in random_rotations(12, 2)])
     assert rows.select(quantity=INCOHERENCE).one().value == pytest.approx(crate.incoherence(bases))
 
 

@@ -84,7 +84,7 @@ def test_curves_of_crate_by_hand(attention, inputs):
 
 def test_a_probe_gives_the_same_curves(inputs):
     model = network()
-    metrics = [module.InputRate(), Compression(eps=0.1, scaling=unit_coordinates, max_sequences=None, random=0), module.ClassRates()]
+    metrics = [module.InputRate(), Compression(eps=0.1, scaling=unit_coordinates, max_sequences=None, rotations=0), module.ClassRates()]
     with probe(model, metrics) as p, torch.no_grad():
         p.labels = torch.arange(10) % 3
         model(inputs)

@@ -6,8 +6,9 @@ Z is the residual stream before the attention of a block, Z+ after it, and U_k a
     R^c(Z) = 1/2 sum_k logdet(I + p/(n eps^2) W_k^T W_k),      compression = 1 - R^c(Z+) / R^c(Z).
 
 A change of the tokens' lengths alone changes a rate. Therefore the default scaling centres each token and scales it to norm one, as a layer
-norm without parameters does. The chance level is the same quantity in random orthonormal subspaces, because averaging makes tokens more
-alike in *any* subspace. Without rescaling, the growth R^c(Z+) / R^c(Z) - 1 is the subject of :cite:t:`hu2024indepth`.
+norm without parameters does. Averaging makes tokens more alike in *any* subspaces. Therefore the chance level is the same quantity in the
+subspaces O U_k, where O is a random rotation of the whole space, the same for all k. Without rescaling, the growth R^c(Z+) / R^c(Z) - 1 is
+the subject of :cite:t:`hu2024indepth`.
 
 :func:`head_rate` and :class:`Compression` are the only implementation of R^c in networks. :mod:`.layer_curves` uses them with the scaling
 and the distortion of the released code.
@@ -26,9 +27,10 @@ from torch import Tensor
 
 from ...core.measurement import Measurement, Null
 from ...core.metric import ActivationKind, Activations, Metric
-from ...core.statistics import RANGE_DRAWS
+from ...core.statistics import RANGE_DRAWS, fixed_generator
 from ...core.theory import InNetworks
 from ...core.validation import positive
+from ...maths.linalg import orthonormalise
 from ...metrics.coding import coding_rate, unit_norm
 from ...metrics.coding.rates import coordinates
 from ...models.crate.compression import Bases
@@ -43,8 +45,8 @@ COMPRESSION, GROWTH = "compression by attention", "growth of R^c in attention"
 BEFORE, AFTER = "R^c before attention", "R^c after attention"
 NONZEROS = "share of non-zeros"
 RANDOM_SUBSPACES = "random subspaces"
+ROTATED = "randomly rotated subspaces"
 NULL_SEED = 1_000_003  # far from the seeds of data, so that no random subspace equals one from which synthetic data were drawn
-RANDOM_SETS = RANGE_DRAWS  # largest number of sets of random subspaces
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,10 @@ def head_rate(coords: Heads, *, eps: float) -> Float[Tensor, "*batch"]:
 
 
 class Compression(Metric):
-    """R^c before and after every attention block and its relative fall, with random subspaces as the null; means over sequences.
+    """R^c before and after every attention block and its relative fall, with rotated subspaces as the null; means over sequences.
+
+    Rotations keep the angles between the subspaces of a block. This matters for trained subspaces, which share directions: subspaces drawn
+    mutually orthogonal have a distribution several times narrower.
 
     Sequences with values that are not finite are skipped, and so are blocks whose subspaces are unknown (neither ``subspaces()`` nor
     ``bilinear()``). If a block has several attention modules, the first one is measured.
@@ -106,10 +111,10 @@ class Compression(Metric):
         eps: distortion (squared inside).
         scaling: function that computes the coordinates: :func:`unit_tokens`, :func:`unit_coordinates` or :func:`lengths_kept`.
         max_sequences: largest number of sequences per forward pass, evenly spaced in the batch; None: all.
-        random: number of sets of random subspaces, the largest number of null draws.
+        rotations: largest number of rotations, the draws of the null.
 
     Attributes:
-        sums: by layer, [1 + 2 (1 + random)]: number of sequences, then the sums of R^c before and after, in U and in each random set.
+        sums: by layer, [1 + 2 (1 + rotations)]: number of sequences, then the sums of R^c before and after, in U and in each rotation of U.
         bases: by layer, the subspaces of its attention and a description of their origin.
 
     Raises:
@@ -117,16 +122,16 @@ class Compression(Metric):
     """
 
     def __init__(
-        self, *, eps: float = EPS, scaling: Scaling = unit_tokens, max_sequences: int | None = MAX_SEQUENCES, random: int = RANDOM_SETS
+        self, *, eps: float = EPS, scaling: Scaling = unit_tokens, max_sequences: int | None = MAX_SEQUENCES, rotations: int = RANGE_DRAWS
     ):
         positive(eps=eps)
-        self.eps, self.scaling, self.max_sequences, self.random = (eps, scaling, max_sequences, random)
+        self.eps, self.scaling, self.max_sequences, self.rotations = (eps, scaling, max_sequences, rotations)
         super().__init__()
 
     def reset(self) -> None:
         super().reset()
         self.bases: dict[int, tuple[Tensor, str]] = {}
-        self.sets = min(self.random, self.draws)  # sets of random subspaces in this measurement
+        self.sets = min(self.rotations, self.draws)  # rotations in this measurement
 
     def update(self, activations: Activations) -> None:
         """Stores the subspaces of an attention block; when the features of its layer arrive, adds the streams before and after it."""
@@ -147,11 +152,11 @@ class Compression(Metric):
         if centred is None or not (count := len(centred.coords) // 2):
             return
         coords = self.scaling(centred).unflatten(1, (1 + self.sets, -1))
-        rates = head_rate(coords, eps=self.eps).unflatten(0, (2, count)).double().sum(1)  # [before and after, sets of subspaces]
+        rates = head_rate(coords, eps=self.eps).unflatten(0, (2, count)).double().sum(1)  # [before and after, U and its rotations]
         self.add((activations.layer,), torch.cat([rates.new_tensor([float(count)]), rates.mT.flatten()]).cpu())
 
     def _coordinates(self, activations: Activations, bases: Bases) -> CentredCoordinates | None:
-        """Computes the coordinates in the bases and then in each random set."""
+        """Computes the coordinates in the bases and then in each rotation of them."""
         return activations.shared(coordinates_around_attention, bases, self.max_sequences, self.sets)
 
     def rates(self) -> dict[int, tuple[float, float]]:
@@ -163,9 +168,9 @@ class Compression(Metric):
         return [row for place in sorted(self.sums) for row in self._rows(place[0], *self._means(place, draws))]
 
     def _means(self, place: tuple[int, ...], draws: int) -> tuple[Sequence[float], Sequence[Sequence[float]]]:
-        """Returns the mean R^c (before, after) in the subspaces U, and the same pair for the first sets of random subspaces."""
-        in_bases, *in_random = (self.sums[place][1:] / self.sums[place][0]).unflatten(0, (-1, 2)).tolist()
-        return in_bases, in_random[:draws]
+        """Returns the mean R^c (before, after) in the subspaces U, and the same pair in the first rotations of them."""
+        in_bases, *in_rotated = (self.sums[place][1:] / self.sums[place][0]).unflatten(0, (-1, 2)).tolist()
+        return in_bases, in_rotated[:draws]
 
     def _rows(self, layer: int, rates: Sequence[float], null: Sequence[Sequence[float]]) -> list[Measurement]:
         falls = tuple(_fall(*pair) for pair in null)
@@ -182,7 +187,7 @@ class Compression(Metric):
             kind="in network",
             quantity=quantity,
             value=value,
-            null=Null(RANDOM_SUBSPACES, null) if null else None,
+            null=Null(ROTATED, null) if null else None,
             layer=layer,
             n=int(self.sums[layer,][0]),
             note=f"in the subspaces of {origin}" if origin else "",
@@ -197,8 +202,8 @@ class Compression(Metric):
 class Growth(Compression):
     """Growth of R^c in attention without rescaling of the tokens, R^c(Z+) / R^c(Z) - 1; arguments as in :class:`Compression`."""
 
-    def __init__(self, *, eps: float = EPS, max_sequences: int | None = MAX_SEQUENCES, random: int = RANDOM_SETS):
-        super().__init__(eps=eps, scaling=lengths_kept, max_sequences=max_sequences, random=random)
+    def __init__(self, *, eps: float = EPS, max_sequences: int | None = MAX_SEQUENCES, rotations: int = RANGE_DRAWS):
+        super().__init__(eps=eps, scaling=lengths_kept, max_sequences=max_sequences, rotations=rotations)
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
         """Returns one row per layer, :data:`GROWTH`."""
@@ -250,7 +255,7 @@ class Sparsity(Metric):
 
 
 def coordinates_around_attention(
-    activations: Activations, bases: Bases, max_sequences: int | None, random: int
+    activations: Activations, bases: Bases, max_sequences: int | None, rotations: int
 ) -> CentredCoordinates | None:
     """Computes the coordinates of the residual stream before and after the attention of a block, of its finite sequences.
 
@@ -261,11 +266,10 @@ def coordinates_around_attention(
         activations: features of a block.
         bases: orthonormal bases of the block's subspaces.
         max_sequences: largest number of sequences, evenly spaced in the batch; None: all.
-        random: number of sets of random subspaces, which match the block's in number and dimension. Each set has a fixed seed, so all
-            layers and networks share it.
+        rotations: number of rotations of the subspaces; see :func:`random_rotations`.
     Returns:
-        Coordinates of all sequences before attention, then after it, in the bases and then in each random set; None if the two streams
-        are not known or do not fit.
+        Coordinates of all sequences before attention, then after it, in the bases and then in each rotation of them; None if the two
+        streams are not known or do not fit.
     """
     before, after = activations.tokens, activations.after_attention
     if after is None or before.shape != after.shape or before.shape[-1] != bases.shape[1]:
@@ -278,8 +282,9 @@ def coordinates_around_attention(
     tokens = (streams if bool(finite.all()) else streams[:, finite]).flatten(0, 1)
     means = tokens.mean(-1)
     tokens = tokens - means[..., None]
-    K, d, p = bases.shape
-    frames = torch.cat([bases, null_frames(K, d, p, sets=random).to(bases)]).to(tokens.dtype)
+    d = bases.shape[1]
+    rotated = (random_rotations(d, rotations).to(bases)[:, None] @ bases).flatten(0, 1)
+    frames = torch.cat([bases, rotated]).to(tokens.dtype)
     return CentredCoordinates(coordinates(tokens, frames), means, torch.linalg.vector_norm(tokens, dim=-1), frames.sum(1))
 
 
@@ -310,11 +315,12 @@ def null_subspaces(K: int, d: int, p: int, *, seed: int) -> Bases:
     return random_subspaces(K, d, p, generator=torch.Generator().manual_seed(NULL_SEED + seed))
 
 
-@lru_cache(maxsize=16)
-def null_frames(K: int, d: int, p: int, *, sets: int) -> Bases:
-    """Returns the first sets of random subspaces, one after the other, [sets * K, d, p]."""
-    frames = [null_subspaces(K, d, p, seed=seed) for seed in range(sets)]
-    return torch.cat(frames) if frames else torch.empty(0, d, p, dtype=torch.float64)
+@lru_cache(maxsize=4)
+def random_rotations(d: int, draws: int) -> Float[Tensor, "draws d d"]:
+    """Returns uniformly distributed orthogonal matrices, float64; matrix i is the same in every call with this d."""
+    generator = fixed_generator()
+    drawn = [orthonormalise(torch.randn(d, d, generator=generator, dtype=torch.float64)) for _ in range(draws)]
+    return torch.stack(drawn) if drawn else torch.empty(0, d, d, dtype=torch.float64)
 
 
 def _fall(before: float, after: float) -> float:

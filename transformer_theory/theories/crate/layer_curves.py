@@ -142,7 +142,12 @@ def curves(model: nn.Module, inputs: Inputs, labels: Labels | None = None, *, ep
         ValueError: ``eps`` is not positive and finite, or the attention of a CRATE layer has no ``subspaces()``.
         NoAttention: the probe found no attention.
     """
-    metrics = (InputRate(eps=eps), Compression(eps=eps, scaling=unit_coordinates, max_sequences=None, random=0), Sparsity(), ClassRates())
+    metrics = (
+        InputRate(eps=eps),
+        Compression(eps=eps, scaling=unit_coordinates, max_sequences=None, rotations=0),
+        Sparsity(),
+        ClassRates(),
+    )
     run_metrics(model, inputs, metrics, labels)
     rows = [row for metric in metrics for row in metric.compute()]
     return Table(sorted((row for row in rows if row.quantity in CURVES), key=lambda row: (CURVES.index(row.quantity), row.layer)))

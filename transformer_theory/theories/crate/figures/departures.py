@@ -287,7 +287,7 @@ def output_alignment(model: nn.Module) -> float:
 
 def change_lengths_kept(model: nn.Module, inputs: Float[Tensor, "n seq dim"]) -> float:
     """Returns the ratio of R^c of the stream after attention to R^c before, in orthonormal bases, without normalising the tokens."""
-    metric = Growth(eps=EPS, max_sequences=None, random=0)
+    metric = Growth(eps=EPS, max_sequences=None, rotations=0)
     run_metrics(model, inputs, [metric])
     return 1 + _mean([row.value or 0.0 for row in metric.compute() if row.quantity == GROWTH])
 

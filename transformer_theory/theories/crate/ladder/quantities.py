@@ -5,51 +5,30 @@ With the tokens centred and scaled to norm one, as in :mod:`..in_networks`, and 
     compression(U) = 1 - R^c(Z+; U) / R^c(Z; U),      headline = compression(U) - median over rotations O of compression(O U).
 
 Averaging makes tokens alike in any subspaces, and how much depends on the size of the step. The difference has the null median 0 on every
-rung, so the rungs can be compared. Its null distribution consists of the compressions in the subspaces O U_k minus their median; O is a
-random rotation of the whole space, the same for all k. Rotations keep the angles between the subspaces. This matters for subspaces that
-share directions: subspaces drawn mutually orthogonal have a distribution several times narrower.
+rung, so the rungs can be compared. Its null distribution consists of the compressions in the subspaces O U_k minus their median.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from ....core.ladder import Ladder
 from ....core.measurement import Measurement, Null, Table
-from ....core.metric import Activations
-from ....core.statistics import HEADLINE_DRAWS, fixed_generator, over_heads
-from ....maths.linalg import orthonormalise
-from ....models.crate.compression import Bases
-from ..in_networks import COMPRESSION, CentredCoordinates, Compression, coordinates_around_attention
+from ....core.statistics import HEADLINE_DRAWS, over_heads
+from ..in_networks import COMPRESSION, ROTATED, Compression
 from ..problem import CURVES, PAPER, incoherence
 
 BEYOND_ROTATED = "compression beyond rotated subspaces"
 INCOHERENCE = "largest cosine between subspaces"
-ROTATED = "randomly rotated subspaces"
 HEADLINE = Ladder(quantity=BEYOND_ROTATED, unit="", side=">=", null_kind=ROTATED)  # without its rungs
-
-
-@lru_cache(maxsize=4)
-def rotations(d: int, draws: int) -> Float[Tensor, "draws d d"]:
-    """Returns uniformly distributed orthogonal matrices, float64; matrix i is the same in every call with this d."""
-    generator = fixed_generator()
-    drawn = [orthonormalise(torch.randn(d, d, generator=generator, dtype=torch.float64)) for _ in range(draws)]
-    return torch.stack(drawn) if drawn else torch.empty(0, d, d, dtype=torch.float64)
 
 
 class CompressionInSubspaces(Compression):
     """Compression by attention with 199 rotations of the subspaces as the null, and the incoherence of the subspaces."""
 
     def __init__(self):
-        super().__init__(random=HEADLINE_DRAWS)
-
-    def _coordinates(self, activations: Activations, bases: Bases) -> CentredCoordinates | None:
-        rotated = (rotations(bases.shape[1], self.sets).to(bases)[:, None] @ bases).flatten(0, 1)
-        return coordinates_around_attention(activations, torch.cat([bases, rotated]), self.max_sequences, 0)
+        super().__init__(rotations=HEADLINE_DRAWS)
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
         """Returns the rows of :class:`~.in_networks.Compression` and one row of :data:`INCOHERENCE` per layer, in [0, 1]."""

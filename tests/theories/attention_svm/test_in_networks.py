@@ -286,6 +286,14 @@ def test_the_constraints_of_a_module_are_divided_among_its_heads():
             assert alignment.constraints == expected
 
 
+@pytest.mark.parametrize(("samples", "predicted"), [(3, 1.0), (4, None)])
+def test_a_cosine_of_1_is_predicted_for_all_constraints_only(samples, predicted):
+    """The 256 constraints of a head are those of all 27 positions of three sequences of nine tokens, and of 32 of the 36 of four."""
+    rows = measured_by(seen(gaussian(samples, 9, 12), gaussian(1, 12, 12, seed=1))).compute()
+    assert [row.predicted for row in rows] == [predicted] * 2
+    assert {row.basis for row in rows} == ({"limit"} if predicted else {"theory"})
+
+
 def test_sequences_and_heads_that_are_not_finite_are_dropped():
     tokens, heads = gaussian(20, 9, 12), gaussian(2, 12, 12, seed=1)
     spoilt = torch.cat([tokens[:5], tokens[:3] / 0, tokens[5:]])

@@ -221,7 +221,8 @@ class AlignmentMetric(Metric):
 
     The metric stores the first ``max_samples`` sequences of each attention module, and the latest W. The queries are the tokens at a random
     subset of positions. W alone determines the selections; biases and masks of the network are ignored. A head without a value (attention
-    to tokens other than the module's own, values that are not finite) gets a measurement with the reason.
+    to tokens other than the module's own, values that are not finite) gets a measurement with the reason. A value of 1 is predicted only if
+    the constraints are those of all positions of the stored sequences.
 
     Args:
         constraints: largest number of constraints per module, divided equally among its heads; at least one query per head is used.
@@ -264,7 +265,10 @@ class AlignmentMetric(Metric):
                     measurements.append(Measurement(quantity=COSINE, value=None, reason=result.reason, head=head, **where))
                     continue
                 note = f"{result.constraints} constraints of {result.queries} queries"
-                columns = {**where, "head": head, "n": len(self.tokens[layer, first]), "predicted": 1.0, "basis": "limit", "side": ">="}
+                # The limit of W is the solution of all constraints. Its cosine to the solution of some of them is below 1.
+                n, T, _ = self.tokens[layer, first].shape
+                limit = {"predicted": 1.0, "basis": "limit"} if result.queries == n * T else {}
+                columns = {**where, "head": head, "n": n, "side": ">=", **limit}
                 measurements.append(Measurement(quantity=COSINE, value=result.cosine, null=result.null, note=note, **columns))
                 measurements.append(Measurement(quantity=MARGIN, value=result.margin, unit="share", note=note, **columns))
         return measurements

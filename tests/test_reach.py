@@ -15,7 +15,7 @@ from transformer_theory.compare.cells import CELLS
 from transformer_theory.compare.reach import reach
 from transformer_theory.core import parallel
 from transformer_theory.core.errors import NotConverged
-from transformer_theory.core.ladder import COLUMNS, Ladder, Rung
+from transformer_theory.core.ladder import COLUMNS, CONSTRUCTION_COLUMNS, Ladder, Rung
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.result import FILES, Result
 from transformer_theory.core.theory import Theory
@@ -216,6 +216,31 @@ def test_columns_are_in_order_and_names_are_unique():
         toy(REAL)
     with pytest.raises(ValueError, match="column must be one of"):
         rung("own", "elsewhere", 1.0)
+    with pytest.raises(ValueError, match="all of CONSTRUCTION_COLUMNS"):
+        toy(OWN, rung("softmax", "softmax", 1.0))
+
+
+def test_constructions_have_columns_of_their_own():
+    """``until`` limits the ladders with this column."""
+    exact, learnt = (
+        replace(rung("own", COLUMNS[0], 1.0), name=name, column=name) for name in (CONSTRUCTION_COLUMNS[0], CONSTRUCTION_COLUMNS[-1])
+    )
+    built = replace(toy(exact, replace(learnt, relaxes="written weights")), name="built", ladder=None)
+    built = replace(built, ladder=replace(LADDER, rungs=(exact, replace(learnt, relaxes="written weights"))))
+    every, own, exact, both = (
+        reach([toy(OWN, REAL), built], seeds=1, until=until).settings["ladders"]
+        for until in ((), "own setting", "softmax", ("own setting", "softmax"))
+    )
+    counts = [[len(ladder["rungs"]) for ladder in ladders.values()] for ladders in (every, own, exact, both)]
+    assert counts == [[2, 2], [1, 2], [2, 1], [1, 1]]
+
+
+def test_the_map_has_a_block_of_rows_per_set_of_columns():
+    exact = replace(rung("own", COLUMNS[0], 1.0), name="exact", column=CONSTRUCTION_COLUMNS[0])
+    built = replace(toy(exact), name="built")
+    found = reached(aggregate(reach([toy(OWN), built], seeds=3), theories=[toy(OWN), built]))
+    texts = {text.get_text(): text.get_position()[1] for text in reach_map(found).axes[0].texts}
+    assert texts[COLUMNS[0]] < texts["own"] < texts["exact\nconstruction"] < texts["exact"]
 
 
 def test_sentences_say_where_the_theory_ends():

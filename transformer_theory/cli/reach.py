@@ -5,7 +5,7 @@ from pathlib import Path
 
 from .terminal import console, progress_line
 
-QUICK_SEEDS, QUICK_UNTIL = range(2), "full block"
+QUICK_SEEDS, QUICK_UNTIL = range(2), ("full block", "relaxed encoding")
 
 
 def reach_of_theories(options: argparse.Namespace) -> int:
@@ -21,7 +21,6 @@ def reach_of_theories(options: argparse.Namespace) -> int:
     from ..compare.cells import CELLS
     from ..compare.reach import reach
     from ..core.files import write_together
-    from ..core.ladder import COLUMNS
     from ..core.parallel import workers
     from ..core.plotting import pdf, svg
     from ..core.result import Result
@@ -33,7 +32,7 @@ def reach_of_theories(options: argparse.Namespace) -> int:
 
     images, text = _data(options.data)
     seeds = options.seeds if options.seeds is not None else QUICK_SEEDS if options.quick else range(5)
-    until = options.until or (QUICK_UNTIL if options.quick else COLUMNS[-1])
+    until = options.until or (QUICK_UNTIL if options.quick else ())
     if options.overwrite and (options.out / CELLS).is_file():
         (options.out / CELLS).write_bytes(b"")
     processes = available_threads() if options.workers is None else options.workers

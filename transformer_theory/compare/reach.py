@@ -16,7 +16,7 @@ import torch
 
 from ..core import parallel
 from ..core.errors import Infeasible, NotConverged, nearest
-from ..core.ladder import COLUMNS, Rung
+from ..core.ladder import COLUMNS, MAPS, Rung
 from ..core.measurement import Measurement, Table
 from ..core.result import Result, provenance
 from ..core.statistics import fixed_generator, over_seeds
@@ -80,7 +80,7 @@ def reach(
     theories: str | Theory | Iterable[str | Theory] | None = None,
     *,
     seeds: int | Iterable[int] = 5,
-    until: str = COLUMNS[-1],
+    until: str | Sequence[str] = (),
     images: tuple[Images, Images] | str | Path | None = None,
     text: Text | str | Path | None = None,
     models: Sequence[str | Path | Saved] = (),
@@ -93,7 +93,8 @@ def reach(
     Args:
         theories: a name or a record, or several; ``"theory/rung"`` selects single rungs. None selects all.
         seeds: a list, or a number n for the seeds 0 to n - 1. Intervals need at least two.
-        until: last column of the reach map to measure, an entry of :data:`~.core.ladder.COLUMNS`.
+        until: last column to measure, an entry of :data:`~.core.ladder.COLUMNS` or :data:`~.core.ladder.CONSTRUCTION_COLUMNS`, or one of
+            each. It limits the ladders with this column in their map. If omitted, all columns are measured.
         images: images for the rungs that need them: training and test images, or a name or path for :func:`data.images`.
         text: text for the rungs that need one, or the path of a text file.
         models: networks stored by ``train``, which are measured on the test images by the theories whose ladder measures their headline.
@@ -108,6 +109,7 @@ def reach(
             another version or of other data.
     """
     started = time.perf_counter()
+    until = [until] if isinstance(until, str) else list(until)
     chosen = _chosen(theories, until)
     seeds = seed_numbers("seeds", seeds)
     inputs = Inputs.read(images, text)
@@ -150,14 +152,16 @@ def reach(
     return Result("reach", settings, table, sources=sources, provenance=record)
 
 
-def _chosen(theories: str | Theory | Iterable[str | Theory] | None, until: str) -> list[tuple[Theory, tuple[Rung, ...]]]:
+def _chosen(theories: str | Theory | Iterable[str | Theory] | None, until: Sequence[str]) -> list[tuple[Theory, tuple[Rung, ...]]]:
     """Returns the selected theories, each with its selected rungs.
 
     Raises:
         ValueError: a theory, rung or column is unknown, or a theory has no ladder.
     """
-    if until not in COLUMNS:
-        raise ValueError(f"unknown column {until!r}{nearest(until, COLUMNS)}")
+    order = [column for columns in MAPS for column in columns]
+    for column in until:
+        if column not in order:
+            raise ValueError(f"unknown column {column!r}{nearest(column, order)}")
     if theories is None:
         records = [record for record in list_theories() if record.ladder is not None and record.ladder.rungs]
         names: list[str | Theory] = list(records)
@@ -179,9 +183,9 @@ def _chosen(theories: str | Theory | Iterable[str | Theory] | None, until: str) 
         # The first rung is the reference of the others, so it always belongs to the selection.
         selected = [record.ladder.rungs[0], known[single]] if single else list(known.values())
         rungs.setdefault(record, []).extend(selected)
-    last = COLUMNS.index(until)
+    last = {columns: min([order.index(column) for column in until if column in columns], default=len(order)) for columns in MAPS}
     return [
-        (record, tuple(rung for rung in record.ladder.rungs if rung in selected and COLUMNS.index(rung.column) <= last))
+        (record, tuple(rung for rung in record.ladder.rungs if rung in selected and order.index(rung.column) <= last[rung.columns]))
         for record, selected in rungs.items()
         if record.ladder is not None
     ]
@@ -222,7 +226,7 @@ def _jobs(cells: Sequence[Cell]) -> list[list[Cell]]:
     for number, cell in enumerate(cells):
         _, rung, seed = cell
         together.setdefault((seed, rung.name) if rung.column == SHARED else number, []).append(cell)
-    return sorted(together.values(), key=lambda job: -max(COLUMNS.index(rung.column) for _, rung, _ in job))
+    return sorted(together.values(), key=lambda job: -max(rung.columns.index(rung.column) for _, rung, _ in job))
 
 
 def _measure(*, cells: Sequence[Cell], inputs: Inputs) -> list[list[Measurement]]:

@@ -19,7 +19,20 @@ COLUMNS = (
     "depth",
     "trained network",
 )
-"""Names of the columns of the reach map, which all ladders share, in the order in which assumptions are relaxed."""
+"""Columns of the reach map for theories of trained networks, in the order in which assumptions are relaxed."""
+
+CONSTRUCTION_COLUMNS = (
+    "exact construction",
+    "floating point",
+    "softmax",
+    "relaxed encoding",
+    "learnt",
+)
+"""Columns of the reach map for theories that write down the weights of a network: exact arithmetic and hard-max attention; arithmetic of
+finite precision; softmax at a finite temperature; other encodings of positions, identifiers or inputs; weights learnt by gradient
+descent."""
+
+MAPS: tuple[tuple[str, ...], ...] = (COLUMNS, CONSTRUCTION_COLUMNS)
 
 Needs = Literal["", "images", "text"]
 """The data that a rung needs from the caller of :func:`~transformer_theory.reach`: none, images (CIFAR-10), or a text (WikiText-2)."""
@@ -37,12 +50,13 @@ class Rung:
             of the quantity, whose ``setting`` is not empty, has a second null, which may explain the value as well. Rows without a
             value have a reason. :func:`~transformer_theory.reach` fills in rung and seed. Null draws that seeds may not draw independently,
             because they share the data, come from :func:`~.statistics.permutations`.
-        column: the entry of :data:`COLUMNS` to which the rung belongs. Several rungs may belong to one column.
+        column: the entry of :data:`COLUMNS` or :data:`CONSTRUCTION_COLUMNS` to which the rung belongs. Several rungs may belong to one
+            column.
         covered: whether the theorem covers the rung: all of its assumptions hold there.
         needs: data that the caller must provide.
 
     Raises:
-        ValueError: the column is not in :data:`COLUMNS`.
+        ValueError: the column is unknown.
     """
 
     name: str
@@ -53,8 +67,14 @@ class Rung:
     needs: Needs = ""
 
     def __post_init__(self):
-        if self.column not in COLUMNS:
-            raise ValueError(f"column must be one of {', '.join(map(repr, COLUMNS))}, got {self.column!r}")
+        known = [column for columns in MAPS for column in columns]
+        if self.column not in known:
+            raise ValueError(f"column must be one of {', '.join(map(repr, known))}, got {self.column!r}")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns of the map to which the rung belongs, in order."""
+        return next(columns for columns in MAPS if self.column in columns)
 
 
 @dataclass(frozen=True)
@@ -65,10 +85,12 @@ class Ladder:
         quantity, unit: name and unit of the quantity.
         side: side of the null on which the theory predicts the value.
         null_kind: method by which the null is drawn.
-        rungs: settings, from the theory's own setting outwards; their columns are in the order of :data:`COLUMNS`.
+        rungs: settings, from the theory's own setting outwards; their columns are in the order of :data:`COLUMNS`, or of
+            :data:`CONSTRUCTION_COLUMNS`.
 
     Raises:
-        ValueError: two rungs have the same name, their columns are out of order, or the first rung relaxes an assumption.
+        ValueError: two rungs have the same name, their columns are out of order or of different maps, or the first rung relaxes an
+            assumption.
     """
 
     quantity: str
@@ -81,9 +103,11 @@ class Ladder:
         names = [rung.name for rung in self.rungs]
         if len(set(names)) < len(names):
             raise ValueError(f"the rungs of a ladder must have different names, got {names}")
-        columns = [COLUMNS.index(rung.column) for rung in self.rungs]
-        if columns != sorted(columns):
-            raise ValueError(f"the columns of the rungs must be in the order of COLUMNS, got {[rung.column for rung in self.rungs]}")
+        names = [rung.column for rung in self.rungs]
+        if self.rungs and sorted(names, key=[column for columns in MAPS for column in columns].index) != names:
+            raise ValueError(f"the columns of the rungs must be in the order of COLUMNS or of CONSTRUCTION_COLUMNS, got {names}")
+        if len({rung.columns for rung in self.rungs}) > 1:
+            raise ValueError(f"the columns of the rungs must all be of COLUMNS, or all of CONSTRUCTION_COLUMNS, got {names}")
         if self.rungs and self.rungs[0].relaxes:
             raise ValueError(f"the first rung is the theory's own setting and relaxes nothing, got {self.rungs[0].relaxes!r}")
 

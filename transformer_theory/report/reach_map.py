@@ -6,10 +6,12 @@ agreement and its interval over seeds.
 """
 
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..core.ladder import COLUMNS
+from ..core.ladder import MAPS
 from ..core.plotting import colour, plain, style
 from ..core.statistics import LEVEL
 from . import format, table_model
@@ -37,32 +39,66 @@ def reach_map(cells: Sequence[Reached]) -> "Figure | None":
         return None
     from matplotlib.figure import Figure
 
-    theories = [own[0].theory for own in by_theory(cells)]
-    columns = [column for column in COLUMNS if any(cell.column == column for cell in cells)]
-    stacks = {(cell.theory.name, cell.column): [] for cell in cells}
-    for cell in cells:
-        stacks[cell.theory.name, cell.column].append(cell)
-    titles = [textwrap.fill(theory.title, 15, break_long_words=False) for theory in theories]
-    rows = [max(len(stack) for (name, _), stack in stacks.items() if name == theory.name) for theory in theories]
-    heights = [GAP + max(TILE * count, 0.115 * (1 + title.count("\n"))) for count, title in zip(rows, titles)]
-    height = HEADER + sum(heights) + LEGEND
+    # One block of rows per set of columns: theories of trained networks, then constructions.
+    groups = [[own for own in by_theory(cells) if own[0].column in columns] for columns in MAPS]
+    blocks = [_Block.of(group, columns) for group, columns in zip(groups, MAPS) if group]
+    height = sum(block.height for block in blocks) + LEGEND
     figure = Figure(figsize=(WIDTH, height))
     ax = figure.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(height, 0))
     ax.set_axis_off()
-    width = (WIDTH - LABEL_WIDTH) / len(columns)
-    for j, column in enumerate(columns):
-        name = textwrap.fill(column, 13, break_on_hyphens=False)
-        ax.text(LABEL_WIDTH + width * (j + 0.5), HEADER - 0.04, name, ha="center", va="bottom", fontsize=SMALL, color=INK, linespacing=1.0)
-    top = HEADER
-    for theory, title, row_height in zip(theories, titles, heights):
-        ax.plot((0, WIDTH), (top, top), color=RULE, linewidth=0.7)
-        ax.text(0.02, top + 0.07, title, fontsize=SMALL + 0.3, weight="bold", color=colour(theory.name), va="top", linespacing=1.12)
-        for j, column in enumerate(columns):
-            for i, cell in enumerate(stacks.get((theory.name, column), [])):
-                _tile(ax, cell, LABEL_WIDTH + width * j + 0.02, top + GAP / 2 + TILE * i, width - 0.04)
-        top += row_height
+    top = 0.0
+    for block in blocks:
+        block.draw(ax, top)
+        top += block.height
     _legend(ax, cells, height)
     return figure
+
+
+@dataclass(frozen=True)
+class _Block:
+    """The rows of the theories that share their columns.
+
+    Attributes:
+        rows: rungs of each theory.
+        columns: columns with at least one rung.
+        titles: titles of the theories, wrapped.
+        heights: heights of the rows, inches.
+    """
+
+    rows: Sequence[Sequence[Reached]]
+    columns: Sequence[str]
+    titles: Sequence[str]
+    heights: Sequence[float]
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[Reached]], columns: Sequence[str]) -> "_Block":
+        """Returns the block of these theories."""
+        used = [column for column in columns if any(cell.column == column for own in rows for cell in own)]
+        titles = [textwrap.fill(own[0].theory.title, 15, break_long_words=False) for own in rows]
+        tiles = [max(Counter(cell.column for cell in own).values()) for own in rows]
+        heights = [GAP + max(TILE * count, 0.115 * (1 + title.count("\n"))) for count, title in zip(tiles, titles)]
+        return cls(rows, used, titles, heights)
+
+    @property
+    def height(self) -> float:
+        return HEADER + sum(self.heights)
+
+    def draw(self, ax: "Axes", top: float) -> None:
+        """Draws names of columns, then a row per theory."""
+        width = (WIDTH - LABEL_WIDTH) / len(self.columns)
+        texts: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": SMALL, "color": INK, "linespacing": 1.0}
+        for j, column in enumerate(self.columns):
+            name = textwrap.fill(column, round(13 * width / 0.9), break_on_hyphens=False)
+            ax.text(LABEL_WIDTH + width * (j + 0.5), top + HEADER - 0.04, name, **texts)
+        top += HEADER
+        for own, title, height in zip(self.rows, self.titles, self.heights):
+            ax.plot((0, WIDTH), (top, top), color=RULE, linewidth=0.7)
+            style = {"fontsize": SMALL + 0.3, "weight": "bold", "color": colour(own[0].theory.name), "va": "top", "linespacing": 1.12}
+            ax.text(0.02, top + 0.07, title, **style)
+            for j, column in enumerate(self.columns):
+                for i, cell in enumerate(cell for cell in own if cell.column == column):
+                    _tile(ax, cell, LABEL_WIDTH + width * j + 0.02, top + GAP / 2 + TILE * i, width - 0.04)
+            top += height
 
 
 def _tile(ax: "Axes", cell: Reached, left: float, top: float, width: float) -> None:

@@ -222,11 +222,8 @@ def test_columns_are_in_order_and_names_are_unique():
 
 def test_constructions_have_columns_of_their_own():
     """``until`` limits the ladders with this column."""
-    exact, learnt = (
-        replace(rung("own", COLUMNS[0], 1.0), name=name, column=name) for name in (CONSTRUCTION_COLUMNS[0], CONSTRUCTION_COLUMNS[-1])
-    )
-    built = replace(toy(exact, replace(learnt, relaxes="written weights")), name="built", ladder=None)
-    built = replace(built, ladder=replace(LADDER, rungs=(exact, replace(learnt, relaxes="written weights"))))
+    exact, learnt = (replace(OWN, name=column, column=column) for column in (CONSTRUCTION_COLUMNS[0], CONSTRUCTION_COLUMNS[-1]))
+    built = replace(toy(exact, replace(learnt, relaxes="written weights")), name="built")
     every, own, exact, both = (
         reach([toy(OWN, REAL), built], seeds=1, until=until).settings["ladders"]
         for until in ((), "own setting", "softmax", ("own setting", "softmax"))
@@ -236,11 +233,10 @@ def test_constructions_have_columns_of_their_own():
 
 
 def test_the_map_has_a_block_of_rows_per_set_of_columns():
-    exact = replace(rung("own", COLUMNS[0], 1.0), name="exact", column=CONSTRUCTION_COLUMNS[0])
-    built = replace(toy(exact), name="built")
+    built = replace(toy(replace(OWN, name="exact", column=CONSTRUCTION_COLUMNS[0])), name="built")
     found = reached(aggregate(reach([toy(OWN), built], seeds=3), theories=[toy(OWN), built]))
     texts = {text.get_text(): text.get_position()[1] for text in reach_map(found).axes[0].texts}
-    assert texts[COLUMNS[0]] < texts["own"] < texts["exact\nconstruction"] < texts["exact"]
+    assert texts[COLUMNS[0]] < texts["own"] < texts["exact construction"] < texts["exact"]
 
 
 def test_sentences_say_where_the_theory_ends():

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .measurement import Measurement, Null
 
 HEADLINE_DRAWS = 199  # draws of a null that permutes the evaluation only; the smallest p-value is 1/200
+LADDER_DRAWS = 299  # the same on ladders; one value beyond all draws then remains a finding among up to 15 rungs
 RANGE_DRAWS = 19  # draws of a null that needs a new training, and of other nulls that have no p-value
 BAND_DRAWS = 9  # draws at the checkpoints of a training
 UNTRAINED = "untrained networks"  # kind of the null whose draws are networks like the measured ones, with random weights

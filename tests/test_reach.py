@@ -233,9 +233,9 @@ def test_constructions_have_columns_of_their_own():
 
 
 def test_the_map_has_a_block_of_rows_per_set_of_columns():
-    built = replace(toy(replace(OWN, name="exact", column=CONSTRUCTION_COLUMNS[0])), name="built")
-    found = reached(aggregate(reach([toy(OWN), built], seeds=3), theories=[toy(OWN), built]))
-    texts = {text.get_text(): text.get_position()[1] for text in reach_map(found).axes[0].texts}
+    (own,) = cells(OWN)
+    exact = replace(own, theory=replace(own.theory, name="built"), name="exact", column=CONSTRUCTION_COLUMNS[0])
+    texts = {text.get_text(): text.get_position()[1] for text in reach_map([own, exact]).axes[0].texts}
     assert texts[COLUMNS[0]] < texts["own"] < texts["exact construction"] < texts["exact"]
 
 

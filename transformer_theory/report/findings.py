@@ -27,8 +27,8 @@ OUTCOMES: dict[Outcome, str] = {
     "as predicted": f"on the predicted side of a null that permutes the evaluation; false discovery rate at most {LEVEL:g}",
     "changed as predicted": "training moved the value to the predicted side of untrained networks, and beyond the metric's own null if "
     "there is one; a network that memorises noise may change in the same way",
-    "explained": "training moved the value to the predicted side, but it stays within the metric's own null, which therefore explains it",
-    "at chance": "the null explains the value",
+    "explained": "training moved the value to the predicted side, but it stays within the metric's own null, which gives as much",
+    "at chance": "not distinguishable from the null, for want of an effect or of power",
     "opposite": f"on the side of the null opposite to the prediction; false discovery rate at most {LEVEL:g}",
     "any data": "a statement about any data: compare it with the value on noise",
     "not tested": "no p-value; the reason stands in the cell",
@@ -101,7 +101,7 @@ class Finding:
 
     @property
     def explained(self) -> bool:
-        """Whether the null of the metric itself explains the value."""
+        """Whether the null of the metric itself gives as much."""
         return self.own is not None and explained(self.own)
 
     @property

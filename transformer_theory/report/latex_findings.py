@@ -102,7 +102,7 @@ def _note(found: Findings, omitted: str, reasons: Sequence[str]) -> str:
     """Explains the marks in one line, and the letters in further lines."""
     tests = format.several(found.tests, "test")
     marks = (
-        rf"\textbf{{Bold}}: as predicted (FDR $\le$ {LEVEL:g}, {tests}). \TTchance{{Grey}}: a null explains the value. "
+        rf"\textbf{{Bold}}: as predicted (FDR $\le$ {LEVEL:g}, {tests}). \TTchance{{Grey}}: a null gives as much. "
         rf"$^\dagger$: opposite side. $^\circ$: about any data.{omitted}"
     )
     letters = "; ".join(rf"\textsuperscript{{{_letter(index)}}}~{prose(reason)}" for index, reason in enumerate(reasons))

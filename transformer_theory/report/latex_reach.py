@@ -11,6 +11,7 @@ from .reached import Reached, by_theory, statements, two_digits
 MAX_LINES = 52  # lines of \scriptsize type on a page, without the caption
 PREFIX = "tt"  # prefix of the names in \label
 _HEADS = ("rung", "value", "null", "$A$", "$p$")
+_MARKS = {"opposite": r"$^\dagger$", "undecided": r"$^\ddagger$", "explained": r"$^\sim$", "nulls disagree": r"$^{\neq}$"}
 _NEEDS = r"% needs \usepackage{booktabs,amsmath}; \input it, or copy it"
 
 
@@ -33,6 +34,7 @@ def rungs(cells: Sequence[Reached]) -> str:
         rf"How far the theories reach as assumptions are relaxed one after another. Mean over {format.several(seeds, 'seed')} with "
         rf"95~\% interval, median of the null, agreement $A$ (0: chance, 1: prediction or, if there is none, first rung) and $p$-value. "
         rf"\textbf{{Bold}}: beyond chance on the predicted side (FDR $\le$ {LEVEL:g} in each ladder, {tests}). $^\dagger$: opposite side. "
+        r"$^\ddagger$: undecided. $^\sim$: a second null gives as much. $^{\neq}$: a second null puts the value on the other side. "
         r"$^\ast$: covered by the theorem."
     )
     floats = []
@@ -73,7 +75,7 @@ def _line(cell: Reached) -> str:
     if row.value is None:
         return rf"{name} & \multicolumn{{4}}{{l@{{}}}}{{{prose(row.reason)}}} \\"
     value = escape(short(row.value, row))
-    value = rf"\textbf{{{value}}}" if cell.outcome == "beyond chance" else value + (r"$^\dagger$" if cell.outcome == "opposite" else "")
+    value = rf"\textbf{{{value}}}" if cell.outcome == "beyond chance" else value + _MARKS.get(cell.outcome, "")
     null = format.NOTHING if row.null is None or not row.null.draws else plain_number(row.null.median, row)
     agreement = format.NOTHING if row.agreement is None else cell.number
     if cell.interval is not None:

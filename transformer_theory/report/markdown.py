@@ -55,7 +55,7 @@ def matrix(found: Findings) -> str:
         lines.append(_line([name, *("" if cell is None else _finding(cell) for cell in cells.values())]))
     marks = (
         f"Bold: as predicted (false discovery rate at most {LEVEL:g}, {format.several(found.tests, 'test')}); ↓: on the side opposite to "
-        "the prediction; ≈: a null explains the value. In brackets: the 95 % interval. "
+        "the prediction; ≈: a null gives as much. In brackets: the 95 % interval. "
         "A: agreement with a predicted number (0: chance, 1: prediction)."
     )
     return "\n".join([*lines, "", _prose(marks)])

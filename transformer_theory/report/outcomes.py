@@ -21,11 +21,21 @@ def enough_draws(row: Measurement) -> bool:
     return row.null is not None and len(row.null.draws) >= RANGE_DRAWS
 
 
-def explained(row: Measurement) -> bool:
-    """Returns whether the null of a row explains its value: the value does not leave the draws with a p-value of at most 5 %."""
+def side_of_null(row: Measurement) -> int | None:
+    """Returns 1 if a value leaves the draws of its null on the predicted side, with a p-value of at most 5 %, -1 if it leaves them on the
+    opposite side, 0 if it stays within; None without a value, or if the null has too few draws.
+    """
     if row.null is None or row.value is None or row.side is None or not enough_draws(row):
-        return False
-    return row.null.p(row.value, row.side, predicted=row.predicted) > LEVEL
+        return None
+    if row.null.p(row.value, row.side, predicted=row.predicted) <= LEVEL:
+        return 1
+    other = OTHER_SIDE.get(row.side)
+    return -1 if other is not None and row.null.p(row.value, other) <= LEVEL else 0
+
+
+def explained(row: Measurement) -> bool:
+    """Returns whether a value does not leave the draws of its null on the predicted side."""
+    return side_of_null(row) in (0, -1)
 
 
 def adjusted(family: "Sequence[Tested]") -> "list[Tested]":

@@ -1,18 +1,19 @@
 """The reach map: theories by the columns in which assumptions are relaxed. As a figure, and as a table of its numbers.
 
-A tile is one rung of a theory's ladder. Its shade is the agreement with the prediction, from white (0, chance) to dark (1 and more). A tile
-without shade is at chance, or a second null explains the value. A frame marks the rungs that the theorem covers. Below the name stand the
-agreement and its interval over seeds.
+A tile is one rung of a theory's ladder. Its shade is the agreement with the prediction, from pale (0, chance) to dark (1 and more). A white
+tile is not beyond chance; a mark says why. A frame marks the rungs that the theorem covers. Below the name stand the agreement and its
+interval over seeds.
 """
 
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ..core.ladder import MAPS
-from ..core.plotting import colour, plain, style
+from ..core.plotting import plain, style
 from ..core.statistics import LEVEL
 from . import format, table_model
 from .aggregate import Aggregate
@@ -25,11 +26,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH, LABEL_WIDTH, HEADER, TILE, GAP, LEGEND = 7.2, 0.92, 0.3, 0.315, 0.1, 0.28  # inches
+WIDTH, LABEL_WIDTH, HEADER, TILE, GAP, LEGEND = 7.2, 0.92, 0.3, 0.335, 0.1, 0.28  # inches
 SMALL, TINY = 6.4, 5.4  # font sizes, points
 CHARS = 24  # letters of a rung's name that fit into a tile
-INK, GREY, RULE, ALARM = "#2B3138", "#8A939E", "#D5D9DE", "#B3261E"
+INK, GREY, RULE, ALARM = "#2B3138", "#5F6973", "#D5D9DE", "#B3261E"
 DARK = 0.45  # agreement above which the text of a tile is white
+INSET, SPACE = 0.018, 0.03  # distance of a frame from the border of its tile, and of an interval from its number, inches
+MARKS: dict[str, tuple[str, str]] = {  # mark of a tile that is not beyond chance, and its meaning
+    "undecided": ("± ", "undecided"),
+    "explained": ("~ ", "a second null gives as much"),
+    "nulls disagree": ("≠ ", "nulls disagree"),
+    "at chance": ("≈ ", "at chance"),
+    "opposite": ("✗ ", "opposite side"),
+    "not tested": ("? ", "untested"),
+}
 
 
 @style()
@@ -93,8 +103,7 @@ class _Block:
         top += HEADER
         for own, title, height in zip(self.rows, self.titles, self.heights):
             ax.plot((0, WIDTH), (top, top), color=RULE, linewidth=0.7)
-            style = {"fontsize": SMALL + 0.3, "weight": "bold", "color": colour(own[0].theory.name), "va": "top", "linespacing": 1.12}
-            ax.text(0.02, top + 0.07, title, **style)
+            ax.text(0.02, top + 0.07, title, fontsize=SMALL + 0.3, weight="bold", color=INK, va="top", linespacing=1.12)
             for j, column in enumerate(self.columns):
                 for i, cell in enumerate(cell for cell in own if cell.column == column):
                     _tile(ax, cell, LABEL_WIDTH + width * j + 0.02, top + GAP / 2 + TILE * i, width - 0.04)
@@ -108,33 +117,45 @@ def _tile(ax: "Axes", cell: Reached, left: float, top: float, width: float) -> N
     height, text = TILE - 0.03, INK
     share = min(1.0, max(0.0, 1.0 if cell.row.agreement is None else cell.row.agreement)) if cell.outcome == "beyond chance" else 0.0
     face = _shade(share) if cell.outcome == "beyond chance" else "white"
-    edge = INK if cell.covered else RULE
-    patch = {"facecolor": face, "edgecolor": edge, "linewidth": 1.1 if cell.covered else 0.5}
-    ax.add_patch(Rectangle((left, top), width, height, **patch, hatch="////" if cell.outcome == "not measured" else None, zorder=1))
     if share > DARK:
         text = "white"
+    patch = {"facecolor": face, "edgecolor": RULE, "linewidth": 0.5, "hatch": "////" if cell.outcome == "not measured" else None}
+    ax.add_patch(Rectangle((left, top), width, height, **patch, zorder=1))
+    if cell.covered:  # the frame lies inside, so that it is visible on dark tiles, too
+        place = (left + INSET, top + INSET), width - 2 * INSET, height - 2 * INSET
+        ax.add_patch(Rectangle(*place, facecolor="none", edgecolor=text, linewidth=0.8, zorder=2))
     name, box = textwrap.shorten(cell.name, CHARS, placeholder="…"), None
     if cell.outcome == "not measured":
         box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
     size = min(TINY, TINY * 21 / len(name))
-    ax.text(left + width / 2, top + 0.025, plain(name), ha="center", va="top", fontsize=size, color=text, bbox=box)
+    ax.text(left + width / 2, top + 0.04, plain(name), ha="center", va="top", fontsize=size, color=text, bbox=box)
     number, note = _numbers(cell)
-    tone = {"at chance": GREY, "explained": GREY, "opposite": ALARM, "not measured": GREY, "not tested": GREY}.get(cell.outcome, text)
+    tone = ALARM if cell.outcome == "opposite" else text if cell.outcome == "beyond chance" else GREY
     # The number and its interval have different sizes; together they are centred. Long ones are set smaller.
-    length = 0.053 * len(number) + 0.036 * len(note)
-    scale = min(1.0, (width - 0.04) / length)
+    widths = _inches(number, SMALL, "bold"), _inches(note, TINY - 0.2, "normal")
+    length = sum(widths) + (SPACE if note else 0)
+    scale = min(1.0, (width - 4 * INSET) / length)
     start = left + (width - scale * length) / 2
-    parts = ((number, start, SMALL, "bold"), (note, start + scale * 0.053 * len(number) + 0.02, TINY - 0.2, "normal"))
+    parts = ((number, start, SMALL, "bold"), (note, start + scale * (widths[0] + SPACE), TINY - 0.2, "normal"))
     for part, x, size, weight in parts:
         place = {"ha": "left", "va": "bottom", "bbox": box if part else None}
-        ax.text(x, top + height - 0.03, part, fontsize=scale * size, color=tone, weight=weight, **place)
+        ax.text(x, top + height - 0.037, part, fontsize=scale * size, color=tone, weight=weight, **place)
+
+
+@cache
+def _inches(text: str, size: float, weight: str) -> float:
+    """Returns the width of a text, inches."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextPath
+
+    return TextPath((0, 0), text, size=size, prop=FontProperties(weight=weight)).get_extents().width / 72 if text else 0.0
 
 
 def _numbers(cell: Reached) -> tuple[str, str]:
     """Returns the number of a tile with its mark, and its interval."""
     if cell.row.value is None:
         return "no data" if cell.row.reason.startswith("needs") else "no value", ""
-    mark = {"at chance": "≈ ", "explained": "~ ", "opposite": "✗ ", "not tested": "? "}.get(cell.outcome, "")
+    mark = MARKS.get(cell.outcome, ("", ""))[0]
     if cell.row.agreement is None:
         return f"{mark}{cell.number}", interval_text(cell.row)
     interval = "" if cell.interval is None else f"[{two_digits(cell.interval[0])}, {two_digits(cell.interval[1])}]"
@@ -156,17 +177,9 @@ def _legend(ax: "Axes", cells: Sequence[Reached], height: float) -> None:
     for i in range(5):
         ax.add_patch(Rectangle((0.03 + 0.1 * i, y - 0.05), 0.1, 0.1, facecolor=_shade(i / 4), edgecolor="none"))
     ax.text(0.57, y, "agreement 0 to 1 (×: of first rung), beyond chance", **texts)
-    ax.add_patch(Rectangle((2.55, y - 0.05), 0.16, 0.1, facecolor="white", edgecolor=INK, linewidth=1.1))
-    ax.text(2.75, y, "covered by the theorem", **texts)
-    ax.add_patch(Rectangle((3.75, y - 0.05), 0.16, 0.1, facecolor="white", edgecolor=RULE, linewidth=0.5))
-    ax.text(3.95, y, "not covered", **texts)
-    marks = {
-        "at chance": "≈ at chance",
-        "explained": "~ explained by second null",
-        "opposite": "✗ opposite side",
-        "not tested": "? untested",
-    }
-    found = [text for outcome, text in marks.items() if any(cell.outcome == outcome for cell in cells)]
+    ax.add_patch(Rectangle((2.5, y - 0.05), 0.16, 0.1, facecolor="white", edgecolor=INK, linewidth=0.8))
+    ax.text(2.7, y, "covered by the theorem", **texts)
+    found = [mark + text for outcome, (mark, text) in MARKS.items() if any(cell.outcome == outcome for cell in cells)]
     found += ["hatched: no value"] if any(cell.outcome == "not measured" for cell in cells) else []
     ax.text(WIDTH - 0.03, y, "  ".join(found), **{**texts, "ha": "right"})
 
@@ -193,8 +206,8 @@ def table(cells: Sequence[Reached]) -> table_model.Table | None:
         blocks.append(Block(heading, tuple(Line(_cells(cell)) for cell in own), strong=True, theory=theory.name))
     tests = sum(cell.q is not None for cell in cells)
     legend = (
-        "Rungs are cumulative: each keeps what the rungs above relax. Agreement: 0 is chance, 1 the prediction or, if there is none, the "
-        "first rung. "
+        "Rungs are cumulative up to the column “depth”: each keeps what the rungs above relax. Trained networks have recipes of their "
+        "own. Agreement: 0 is chance, 1 the prediction or, if there is none, the first rung. "
         f"{format.several(tests, 'test')}; q is the p-value adjusted for the false discovery rate in its ladder (Benjamini and Hochberg). "
         + " ".join(f"{outcome.capitalize()}: {meaning}." for outcome, meaning in OUTCOMES.items())
     )

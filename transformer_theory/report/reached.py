@@ -1,7 +1,8 @@
 """The reach of theories: what each rung of a ladder measured, over all seeds, and one sentence per theory.
 
 The rungs of a ladder with a p-value form one family of tests, in which the false discovery rate is controlled (Benjamini and Hochberg). A
-null with fewer draws than a p-value needs counts by its range: a value beyond all of at least 19 draws has p = .05 or less.
+null with fewer draws than a p-value needs counts by its range: a value beyond all of at least 19 draws has p = .05 or less. Such rungs, and
+second nulls, are outside the family.
 """
 
 from collections.abc import Sequence
@@ -14,16 +15,18 @@ from ..core.statistics import LEVEL, agreement
 from ..core.theory import Theory
 from .aggregate import REACH, Aggregate
 from .findings import short
-from .outcomes import OTHER_SIDE, adjusted, enough_draws, explained, other_p
+from .outcomes import adjusted, other_p, side_of_null
 
-Outcome = Literal["beyond chance", "explained", "at chance", "opposite", "not tested", "not measured"]
+Outcome = Literal["beyond chance", "undecided", "explained", "nulls disagree", "at chance", "opposite", "not tested", "not measured"]
 HALF = 0.5  # agreement below which a sentence says so
 OUTCOMES: dict[Outcome, str] = {
-    "beyond chance": f"beyond the null on the predicted side; false discovery rate at most {LEVEL:g}",
-    "explained": "beyond the null, but not beyond a second null of the same quantity, which therefore explains the value",
-    "at chance": "the null explains the value",
-    "opposite": f"beyond the null on the side opposite to the prediction; false discovery rate at most {LEVEL:g}",
-    "not tested": "the null has too few draws",
+    "beyond chance": f"beyond all nulls on the predicted side, false discovery rate at most {LEVEL:g}",
+    "undecided": f"p is at most {LEVEL:g} but its adjusted value is not, or the mean leaves the null but some seed lies on the other side",
+    "explained": "beyond the null, but within a second null of the same quantity, which gives as much",
+    "nulls disagree": "beyond the null on one side, and beyond a second null of the same quantity on the other side",
+    "at chance": "not distinguishable from the null, for want of an effect or of power",
+    "opposite": f"beyond all nulls on the side opposite to the prediction; false discovery rate at most {LEVEL:g}",
+    "not tested": "a null has too few draws",
     "not measured": "no value; the reason stands in the cell",
 }
 
@@ -37,6 +40,7 @@ class Reached:
         name, relaxes, column, covered: see :class:`~transformer_theory.core.ladder.Rung`.
         row: the summary of the ladder's quantity over seeds.
         seeds: number of seeds with a value.
+        mixed: whether seeds lie on different sides of the medians of their nulls.
         second: the same value with a second null, if the rung has one.
         other_p: p-value on the side opposite to the prediction.
         q, other_q: p-values adjusted for the false discovery rate; None without p-value.
@@ -49,6 +53,7 @@ class Reached:
     covered: bool
     row: Measurement
     seeds: int
+    mixed: bool = False
     second: Measurement | None = None
     other_p: float | None = None
     q: float | None = None
@@ -57,23 +62,28 @@ class Reached:
     @property
     def outcome(self) -> Outcome:
         """The meaning of the value."""
-        row, other = self.row, OTHER_SIDE.get(self.row.side)
-        if row.value is None:
+        if self.row.value is None:
             return "not measured"
-        if self.q is not None:
-            if self.q <= LEVEL:
-                return self._beyond
-            return "opposite" if self.other_q is not None and self.other_q <= LEVEL else "at chance"
-        if row.null is None or row.side is None or not enough_draws(row):
+        first, second = self._side, None if self.second is None else side_of_null(self.second)
+        if first is None or (self.second is not None and second is None):
             return "not tested"
-        if not explained(row):
-            return self._beyond
-        return "opposite" if other is not None and row.null.p(row.value, other) <= LEVEL else "at chance"
+        if first == 0:
+            undecided = any(p is not None and p <= LEVEL for p in (self.row.p, self.other_p))
+            return "undecided" if undecided else "at chance"
+        if second == 0:
+            return "explained"
+        if second == -first:
+            return "nulls disagree"
+        if self.mixed:
+            return "undecided"
+        return "beyond chance" if first == 1 else "opposite"
 
     @property
-    def _beyond(self) -> Outcome:
-        """Whether a value beyond the first null is also beyond the second one, if there is one with enough draws."""
-        return "explained" if self.second is not None and explained(self.second) else "beyond chance"
+    def _side(self) -> int | None:
+        """The side of the null, by the adjusted p-values if there are any."""
+        if self.q is None:
+            return side_of_null(self.row)
+        return 1 if self.q <= LEVEL else -1 if self.other_q is not None and self.other_q <= LEVEL else 0
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -129,7 +139,9 @@ def _of_theory(aggregate: Aggregate, theory: Theory) -> list[Reached]:
         entry = max(first, key=lambda entry: entry.seeds)  # a result without the data of the rung has no value
         described = {key: rung[key] for key in ("name", "relaxes", "column", "covered")}
         other = second[0].row if second else None
-        cells.append(Reached(theory, **described, row=entry.row, seeds=entry.seeds, second=other, other_p=other_p(entry)))
+        above = {row.value > row.null.median for row in entry.rows if row.value is not None and row.null is not None and row.null.draws}
+        tests = {"mixed": len(above) > 1, "second": other, "other_p": other_p(entry)}
+        cells.append(Reached(theory, **described, row=entry.row, seeds=entry.seeds, **tests))
     return cells
 
 
@@ -153,7 +165,7 @@ def _statement(cells: Sequence[Reached]) -> str:
     if len(set(words)) == 1:
         parts.append(f"{words[0]} {'from' if len(rest) > 1 else 'at'} {_quoted(rest[:1])}{' on' if len(rest) > 1 else ''}")
         return "; ".join(parts)
-    order = ("explained", "at chance", "opposite", "beyond chance")
+    order = ("explained", "nulls disagree", "undecided", "at chance", "opposite", "beyond chance")
     for word in sorted(dict.fromkeys(words), key=lambda word: order.index(rest[words.index(word)].outcome)):
         group = [cell for cell in rest if _word(cell) == word]
         parts.append(f"{word}{' again' if group[0].outcome == 'beyond chance' and count else ''} at {_quoted(group)}")
@@ -181,8 +193,15 @@ def _span(cells: Sequence[Reached], count: int) -> str:
 
 
 def _word(cell: Reached) -> str:
-    if cell.outcome == "explained" and cell.second is not None and cell.second.null is not None:
-        return f"explained by {cell.second.null.kind}"
+    if cell.outcome in ("explained", "nulls disagree"):
+        assert cell.row.null is not None
+        assert cell.second is not None
+        assert cell.second.null is not None
+        first, second = cell.row.null.kind, cell.second.null.kind
+        if cell.outcome == "explained":
+            return f"explained by {second}"
+        sides = "beyond {} but on the opposite side of {}" if cell._side == 1 else "on the opposite side of {} but beyond {}"
+        return sides.format(first, second)
     return "on the opposite side" if cell.outcome == "opposite" else cell.outcome
 
 

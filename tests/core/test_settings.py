@@ -25,6 +25,8 @@ def out_of_range(field):
 def test_every_bounded_field_refuses_what_is_beyond(kind: type[Experiment], unchecked):
     assert kind.seed is None or "seed" in [field.name for field in settings_of(kind)]
     for field in settings_of(kind):
+        if isinstance(field.default, str):
+            continue
         for value in out_of_range(field):
             given = (*field.default, value) if isinstance(field.default, tuple) else value
             with pytest.raises(ValueError, match=rf"^{field.name} must be an? .*{range_text(field)}, got .*{value}"):
@@ -32,6 +34,19 @@ def test_every_bounded_field_refuses_what_is_beyond(kind: type[Experiment], unch
         if isinstance(field.default, tuple):
             with pytest.raises(ValueError, match=rf"^{field.name} must be a tuple of .*, got \(\); "):
                 replace(kind(), **{field.name: ()})
+
+
+@dataclass(frozen=True)
+class Worded(Experiment):
+    """An experiment with a text among its settings."""
+
+    word: str = setting("1011", help="the input")
+
+
+def test_a_text_must_be_a_text():
+    assert Worded(word="").word == ""
+    with pytest.raises(ValueError, match=r"^word must be a text, got 3; give a text, or leave it out \(default: '1011'\)"):
+        Worded(word=3)
 
 
 @every_experiment
@@ -47,7 +62,8 @@ def test_help_shows_texts_and_ranges(kind: type[Experiment], capsys):
     for field in settings_of(kind):
         values = field.default if isinstance(field.default, tuple) else (field.default,)
         default = " ".join(f"{value:.6g}" if isinstance(value, float) else str(value) for value in values)
-        assert f"{field.metadata['help']}; {range_text(field)} (default: {default})" in shown
+        text = "; ".join(filter(None, (field.metadata["help"], range_text(field))))
+        assert f"{text} (default: {default})" in shown
 
 
 @pytest.mark.parametrize(

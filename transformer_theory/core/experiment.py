@@ -48,10 +48,10 @@ def setting(
     multiple_of: int | None = None,
     help: str = "",
 ) -> Any:
-    """Declares a dataclass field whose value is a finite number in a range, or a non-empty tuple of such numbers.
+    """Declares a dataclass field whose value is a finite number in a range, a non-empty tuple of such numbers, or a text.
 
     Args:
-        default: default value. It determines the type of every value: integers or real numbers, one number or a tuple.
+        default: default value. It determines the type of every value: integers or real numbers, one number or a tuple, or a text.
         ge, gt, le, lt: bounds of the value: at least, above, at most, below.
         multiple_of: divisor of an integer value.
         help: text for ``--help``.
@@ -75,10 +75,15 @@ def check_settings(holder: Any) -> None:
     """Checks the fields of a dataclass instance against their ranges.
 
     Raises:
-        ValueError: a value is out of range, not finite, not a number, not an integer although the default is one, or an empty tuple.
+        ValueError: a value is out of range, not finite, not a number, not an integer although the default is one, an empty tuple, or not a
+            text although the default is one.
     """
     for field in settings_of(holder):
         value, default = getattr(holder, field.name), field.default
+        if isinstance(default, str):
+            if not isinstance(value, str):
+                raise ValueError(f"{field.name} must be a text, got {value!r}; give a text, or leave it out (default: {default!r})")
+            continue
         defaults = default if isinstance(default, tuple) else (default,)
         entries = value if isinstance(value, tuple) else (value,)
         integer = all(isinstance(entry, int) for entry in defaults)

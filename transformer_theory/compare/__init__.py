@@ -34,17 +34,19 @@ from ..core.measurement import Table, collect
 from ..core.result import Result, provenance
 from ..core.theory import Theory
 from ..core.validation import integers, seed_numbers, usable_device
-from ..data import Images, TokenData, image_sets
+from ..data import Graphs, Images, TokenData, image_sets
+from ..data.graphs import SUFFIXES
 from ..theories import choose, objectives
 from ..training.evaluate import StoredNetwork, stored_networks
 from ..training.recipes import RECIPES, Recipe
 from ..training.saved import Saved
 from .assembly import measurements, verifications_of
+from .on_data import reads
 from .plan import Plan, inputs
 
 __all__ = ["Data", "compare"]
 
-Data = TokenData | tuple[Images, Images] | str | Path
+Data = TokenData | Graphs | tuple[Images, Images] | str | Path
 
 
 def compare(
@@ -64,7 +66,8 @@ def compare(
 
     Args:
         data: tokens (:class:`TokenData`), a name or path for :func:`data.load`, or training and test images as returned by
-            :func:`data.images`. With ``models``, a name or path refers to images.
+            :func:`data.images`. With ``models``, a name or path refers to images. Graphs (:class:`~.data.Graphs`), or the path of a file
+            or folder of graphs: the theories that read graphs are compared, without networks.
         theories: names or records; None selects all.
         seeds: seeds of the networks and of the theories' models: a list, or a number n for the seeds 0 to n - 1. Intervals and p-values of
             networks need at least two.
@@ -94,6 +97,8 @@ def compare(
     integers(steps=steps)
     usable_device(device)
     source, stored = _read(data, models, device)
+    if isinstance(source, Graphs):
+        theories, recipes = _of_graphs(theories, source), ()
     with (
         torch.random.fork_rng(devices=[]),
         parallel.workers(workers),
@@ -114,8 +119,7 @@ def compare(
     settings = {
         "data": plan.raw.name,
         "n": len(plan.raw),
-        "seq": plan.raw.tokens.shape[1],
-        "dim": plan.raw.tokens.shape[2],
+        **(dict(zip(("seq", "dim"), plan.raw.tokens.shape[1:])) if isinstance(plan.raw, TokenData) else {}),
         "checksum": plan.raw.checksum(),
         "theories": [theory.name for theory in theories],
         "networks": [recipe.name for recipe in recipes],
@@ -127,16 +131,38 @@ def compare(
     return Result("compare", settings, Table(rows), arrays, verifications, sources, record)
 
 
-def _read(data: Data, models: Sequence[str | Path | Saved], device: str) -> tuple[TokenData | tuple[Images, Images], list[StoredNetwork]]:
+def _read(
+    data: Data, models: Sequence[str | Path | Saved], device: str
+) -> tuple[TokenData | Graphs | tuple[Images, Images], list[StoredNetwork]]:
     """Reads the data and the models. With models, a name or path is read as images, otherwise as tokens; images stay images."""
-    if isinstance(data, TokenData):
+    if isinstance(data, str | Path) and _holds_graphs(Path(data)):
+        data = Graphs.load(data)
+    if isinstance(data, TokenData | Graphs):
         if models:
-            raise ValueError(f"models need images, got tokens ({data.name}); name the images, or pass data.images(...)")
+            kind = "graphs" if isinstance(data, Graphs) else "tokens"
+            raise ValueError(f"models need images, got {kind} ({data.name}); name the images, or pass data.images(...)")
         return data, []
     if not models and not isinstance(data, tuple):
         return data_module.load(data), []
     images = data if isinstance(data, tuple) else image_sets.images(data)
     return images, stored_networks(models, images[1], objectives=objectives(), device=device) if models else []
+
+
+def _holds_graphs(path: Path) -> bool:
+    """Returns whether a path is a file of a graph, or a folder with such a file."""
+    return path.suffix.lower() in SUFFIXES or (path.is_dir() and any(file.suffix.lower() in SUFFIXES for file in path.iterdir()))
+
+
+def _of_graphs(theories: tuple[Theory, ...], graphs: Graphs) -> tuple[Theory, ...]:
+    """Returns the theories that read graphs.
+
+    Raises:
+        ValueError: there is none.
+    """
+    chosen = tuple(theory for theory in theories if reads(theory, graphs))
+    if not chosen:
+        raise ValueError(f"no theory among {', '.join(theory.name for theory in theories)} reads graphs ({graphs.name}); pass tokens")
+    return chosen
 
 
 def _run(*, job: Callable[[], Any]) -> Any:

@@ -9,6 +9,7 @@ from ..core.claims import Claim, Verification
 from ..core.display import several
 from ..core.measurement import Arrays, Measurement
 from ..core.statistics import UNTRAINED, nulls_of
+from ..data import TokenData
 from ..training.monitor import with_nulls
 from ..training.objectives import ACCURACY
 from .on_data import Stream
@@ -39,12 +40,13 @@ def measurements(plan: Plan, results: Iterator[Any]) -> Stream:
             yield from with_nulls(training.rows, nulls_of(untrained[name], UNTRAINED))
             yield from headlines(plan.theories, name, training.rows, untrained[name])
             yield from training.others
-    elif plan.recipes or not plan.networks:
+    elif isinstance(plan.raw, TokenData) and (plan.recipes or not plan.networks):
         reason = "training needs labels of at least two classes" if plan.recipes else "no network was asked for"
         yield Measurement("network", "network", ACCURACY, None, unit="share", reason=reason)
     on_stored = []
     if plan.networks:
         assert plan.images is not None
+        assert isinstance(plan.raw, TokenData)
         on_stored = [*stored_networks(plan.networks, plan.raw, plan.images, plan.theories, plan.seeds[0])]
     yield from (item for item in on_stored if not _on_data(item))
     for view in (*raw, *(training.on_features for _, training in trainings)):

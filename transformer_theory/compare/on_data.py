@@ -9,38 +9,44 @@ from ..core import parallel
 from ..core.measurement import Arrays, Measurement
 from ..core.statistics import HEADLINE_DRAWS
 from ..core.theory import Theory, Unsupported
-from ..data import TokenData
+from ..data import Graphs, TokenData
 from ..data.synthetic import noise_like
 
 Stream = Iterator[Measurement | Arrays]
 View = list[Measurement | Arrays]
 
 
-def raw_tokens(tokens: TokenData, theories: tuple[Theory, ...], *, seed: int, first: bool) -> View:
+def raw_tokens(tokens: TokenData | Graphs, theories: tuple[Theory, ...], *, seed: int, first: bool) -> View:
     """Measures the theories on the raw tokens and on noise; ``first`` adds arrays, see :func:`on_view`."""
     return on_view(theories, tokens, "", seed=seed, arrays=first, noise=True)
 
 
-def on_view(theories: Iterable[Theory], tokens: TokenData, model: str, *, seed: int, arrays: bool, noise: bool) -> View:
+def on_view(theories: Iterable[Theory], tokens: TokenData | Graphs, model: str, *, seed: int, arrays: bool, noise: bool) -> View:
     """Measures the theories on the tokens of one view.
 
     Args:
-        theories: theories with or without :attr:`.Theory.on_data`.
-        tokens: raw tokens, or features of a network.
+        theories: theories. Those that read no data, or data of another type, are left out.
+        tokens: raw tokens, features of a network, or graphs.
         model: name of the network; empty for raw tokens.
         seed: seed of the theories' models.
         arrays: whether to return the arrays as well.
         noise: whether to repeat the measurements on noise of the same shape, for the column ``on_noise``.
     """
-    theories = [theory for theory in theories if theory.on_data is not None]
+    theories = [theory for theory in theories if reads(theory, tokens)]
     rows: View = [*_on_data(theories, tokens, model, seed, draws=HEADLINE_DRAWS)]
     if not arrays:
         rows = [item for item in rows if isinstance(item, Measurement)]
     if not noise:
         return rows
-    random = noise_like(tokens, torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    random = tokens.noise_like(generator) if isinstance(tokens, Graphs) else noise_like(tokens, generator)
     control = [item for item in _on_data(theories, random, model, seed, draws=0) if isinstance(item, Measurement)]
     return with_noise(rows, control)
+
+
+def reads(theory: Theory, data: TokenData | Graphs) -> bool:
+    """Returns whether a theory has a part on data of this type."""
+    return theory.on_data is not None and isinstance(data, theory.on_data.reads or TokenData)
 
 
 def with_noise(rows: Sequence[Measurement | Arrays], control: Iterable[Measurement]) -> View:
@@ -53,7 +59,7 @@ def _place(row: Measurement) -> tuple:
     return row.theory, row.kind, row.quantity, row.setting, row.split, row.model
 
 
-def _on_data(theories: Iterable[Theory], tokens: TokenData, model: str, seed: int, *, draws: int) -> Stream:
+def _on_data(theories: Iterable[Theory], tokens: TokenData | Graphs, model: str, seed: int, *, draws: int) -> Stream:
     """Yields the measurements of each theory; unsupported data give one row with the reason."""
     for theory in theories:
         assert theory.on_data is not None

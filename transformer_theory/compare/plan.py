@@ -7,7 +7,7 @@ from functools import partial
 from ..core import parallel
 from ..core.statistics import fixed_generator
 from ..core.theory import Theory
-from ..data import Images, TokenData, image_sets
+from ..data import Graphs, Images, TokenData, image_sets
 from ..training.evaluate import StoredNetwork
 from ..training.recipes import Recipe
 from .on_data import View, raw_tokens
@@ -21,7 +21,7 @@ class Plan:
     """One comparison.
 
     Attributes:
-        raw: the tokens that the theories receive.
+        raw: the tokens, or graphs, that the theories receive.
         images: training and test images; None if the data are tokens.
         parts: training and validation tokens of the small networks; None if no small network is trained.
         theories: theories to compare.
@@ -32,7 +32,7 @@ class Plan:
         device: device on which networks run.
     """
 
-    raw: TokenData
+    raw: TokenData | Graphs
     images: tuple[Images, Images] | None
     parts: tuple[TokenData, TokenData] | None
     theories: tuple[Theory, ...]
@@ -64,12 +64,14 @@ class Plan:
 
 
 def inputs(
-    source: TokenData | tuple[Images, Images], recipes: Sequence[Recipe]
-) -> tuple[TokenData, tuple[Images, Images] | None, tuple[TokenData, TokenData] | None]:
+    source: TokenData | Graphs | tuple[Images, Images], recipes: Sequence[Recipe]
+) -> tuple[TokenData | Graphs, tuple[Images, Images] | None, tuple[TokenData, TokenData] | None]:
     """Returns the first three fields of a plan. Images are shuffled, and the theories receive the tokens of the test images.
 
     Order, split and visual words do not depend on the seeds (see :mod:`~..core.statistics`).
     """
+    if isinstance(source, Graphs):
+        return source, None, None
     if isinstance(source, TokenData):
         raw, images = source, None
     else:

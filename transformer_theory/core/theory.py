@@ -38,8 +38,8 @@ class OnData:
     """Measurements of the theory's minimal model on a data set.
 
     Attributes:
-        read: function that converts a data set (:class:`~transformer_theory.data.TokenData`) to the theory's problem, or returns
-            :class:`Unsupported`.
+        read: function that converts a data set (:class:`~transformer_theory.data.TokenData`, or what ``reads`` names) to the theory's
+            problem, or returns :class:`Unsupported`.
         measure: ``(problem, generator, *, draws) -> measurements and arrays``. Rows are of kind "on data" or "assumption"; names of arrays
             start with the theory's name and a slash. The generator draws initial weights and batches. Splits, subsets and null draws come
             from :func:`~.statistics.fixed_generator` and :func:`~.statistics.permutations`, so that all seeds share them. ``draws`` is the
@@ -47,12 +47,14 @@ class OnData:
             :data:`~.statistics.RANGE_DRAWS`. With 0 no null is drawn.
         headline: the quantity that represents the theory in the summary.
         plot: function that draws a figure from the stored result alone.
+        reads: type of the data sets that the theory reads, e.g. :class:`~transformer_theory.data.Graphs`; None: tokens.
     """
 
     read: Callable[[Any], Any]
     measure: Callable[..., Iterable[Measurement | Arrays]]
     headline: str
     plot: "Callable[[Result], Figure]"
+    reads: type | None = None
 
 
 @dataclass(frozen=True)

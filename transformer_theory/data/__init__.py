@@ -6,6 +6,7 @@ from ..core.errors import nearest
 from . import synthetic
 from .bridges import codebook, one_hot, patches
 from .digits import digits
+from .graphs import Graphs
 from .image_data import Images
 from .image_sets import NAMES as IMAGES
 from .image_sets import image_tokens, images
@@ -14,6 +15,7 @@ from .text import Text, harbour
 from .tokens import TokenData
 
 __all__ = [
+    "Graphs",
     "Images",
     "Text",
     "TokenData",

@@ -1,0 +1,140 @@
+"""Sets of graphs: read from GraphML or edge lists, validated, with nodes 0, ..., n - 1."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..core.display import several
+from ..core.sources import Source
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+SUFFIXES = (".graphml", ".edgelist")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Graphs:
+    """A set of simple undirected graphs.
+
+    Nodes may have any names; they are renamed to 0, ..., n - 1 in the order of the graph, and attributes are dropped.
+
+    Attributes:
+        graphs: networkx graphs, each with at least one node.
+        names: name of each graph; if empty, "graph 0", "graph 1", ...
+        name: name of the set in headings.
+        sources: publications from which the graphs come.
+
+    Raises:
+        ValueError: there is no graph, a graph is directed, has parallel edges, self-loops or no node, or the names do not fit.
+        TypeError: an entry is not a networkx graph.
+    """
+
+    graphs: Sequence["nx.Graph"]
+    names: tuple[str, ...] = ()
+    name: str = "graphs"
+    sources: tuple[Source, ...] = ()
+
+    def __post_init__(self):
+        graphs = tuple(self.graphs)
+        if not graphs:
+            raise ValueError("graphs must hold at least one graph, got none")
+        names = tuple(self.names) or tuple(f"graph {index}" for index in range(len(graphs)))
+        if len(names) != len(graphs):
+            raise ValueError(f"names must hold one name for each of the {len(graphs)} graphs, got {len(names)}")
+        object.__setattr__(self, "graphs", tuple(_simple(graph, name) for graph, name in zip(graphs, names)))
+        object.__setattr__(self, "names", names)
+
+    def __len__(self) -> int:
+        return len(self.graphs)
+
+    def __repr__(self) -> str:
+        """Returns ``Graphs('molecules', 12 graphs of 5 to 9 nodes)``."""
+        sizes = sorted(len(graph) for graph in self.graphs)
+        nodes = several(sizes[0], "node") if sizes[0] == sizes[-1] else f"{sizes[0]} to {sizes[-1]} nodes"
+        return f"Graphs({self.name!r}, {several(len(self), 'graph')} of {nodes})"
+
+    def checksum(self) -> str:
+        """Returns the first 16 digits of the SHA-256 of the sizes and edges; equal sets have equal checksums."""
+        parts = [(len(graph), sorted(tuple(sorted(edge)) for edge in graph.edges)) for graph in self.graphs]
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+    def noise_like(self, generator: torch.Generator) -> "Graphs":
+        """Returns random graphs with the same numbers of nodes and edges, drawn uniformly."""
+        import networkx as nx
+
+        seeds = torch.randint(2**31 - 1, (len(self),), generator=generator).tolist()
+        drawn = [nx.gnm_random_graph(len(graph), graph.number_of_edges(), seed=seed) for graph, seed in zip(self.graphs, seeds)]
+        return Graphs(drawn, self.names, name=f"random graphs of the sizes of {self.name}")
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Graphs":
+        """Reads a GraphML file, an edge list (two names of nodes per line, "#" starts a comment), or a folder of such files.
+
+        Raises:
+            ValueError: a file cannot be read or holds no simple undirected graph, or the folder holds no such file.
+            FileNotFoundError: the path does not exist.
+        """
+        path = Path(path)
+        if not path.exists():
+            raise FileNotFoundError(f"{path} does not exist; expected {' or '.join(SUFFIXES)}, or a folder of such files")
+        files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES) if path.is_dir() else [path]
+        if not files:
+            raise ValueError(f"{path} must hold files that end in {' or '.join(SUFFIXES)}, got none")
+        return cls([_read(file) for file in files], tuple(file.stem for file in files), name=path.stem)
+
+
+def _read(file: Path) -> "nx.Graph":
+    """Reads one file.
+
+    Raises:
+        ValueError: the file cannot be read, or has another suffix.
+    """
+    import networkx as nx
+
+    suffix = file.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise ValueError(f"{file} must end in {' or '.join(SUFFIXES)}, got {suffix or 'no suffix'!r}")
+    if suffix == ".graphml":
+        try:
+            return nx.read_graphml(file)
+        except Exception as error:  # the parser raises errors of many kinds
+            raise ValueError(f"{file} is not GraphML ({error})") from error
+    graph = nx.Graph()
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        words = line.partition("#")[0].split()
+        if words and len(words) != 2:
+            raise ValueError(f"line {number} of {file} must hold two names of nodes, got {line.strip()!r}")
+        if words:
+            graph.add_edge(*words)
+    return graph
+
+
+def _simple(graph: Any, name: str) -> "nx.Graph":
+    """Returns a copy with nodes 0, ..., n - 1 and without attributes.
+
+    Raises:
+        ValueError: the graph is directed, has parallel edges, self-loops or no node.
+        TypeError: this is no networkx graph.
+    """
+    import networkx as nx
+
+    if not isinstance(graph, nx.Graph):
+        raise TypeError(f"{name} must be a networkx graph, got {type(graph).__name__}")
+    for wrong, problem, remedy in (
+        (graph.is_directed(), "is directed", "pass graph.to_undirected()"),
+        (graph.is_multigraph(), "has parallel edges", "pass nx.Graph(graph)"),
+        (len(graph) == 0, "has no node", "drop it"),
+        (nx.number_of_selfloops(graph) > 0, "has an edge from a node to itself", "remove nx.selfloop_edges(graph)"),
+    ):
+        if wrong:
+            raise ValueError(f"{name} must be a simple undirected graph with at least one node, but it {problem}; {remedy}")
+    position = {node: index for index, node in enumerate(graph)}
+    plain = nx.Graph()
+    plain.add_nodes_from(range(len(position)))
+    plain.add_edges_from((position[a], position[b]) for a, b in graph.edges)
+    return plain

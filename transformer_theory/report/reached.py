@@ -21,7 +21,7 @@ Outcome = Literal["beyond chance", "undecided", "explained", "nulls disagree", "
 HALF = 0.5  # agreement below which a sentence says so
 OUTCOMES: dict[Outcome, str] = {
     "beyond chance": f"beyond all nulls on the predicted side, false discovery rate at most {LEVEL:g}",
-    "undecided": f"p is at most {LEVEL:g} but its adjusted value is not, or the mean leaves the null but some seed lies on the other side",
+    "undecided": f"p is at most {LEVEL:g} but its adjusted value is not, or the mean leaves the nulls but some seed lies on the other side",
     "explained": "beyond the null, but within a second null of the same quantity, which gives as much",
     "nulls disagree": "beyond the null on one side, and beyond a second null of the same quantity on the other side",
     "at chance": "not distinguishable from the null, for want of an effect or of power",
@@ -40,7 +40,7 @@ class Reached:
         name, relaxes, column, covered: see :class:`~transformer_theory.core.ladder.Rung`.
         row: the summary of the ladder's quantity over seeds.
         seeds: number of seeds with a value.
-        mixed: whether seeds lie on different sides of the medians of their nulls.
+        mixed: whether seeds lie on different sides of the medians of one of their nulls.
         second: the same value with a second null, if the rung has one.
         other_p: p-value on the side opposite to the prediction.
         q, other_q: p-values adjusted for the false discovery rate; None without p-value.
@@ -138,11 +138,16 @@ def _of_theory(aggregate: Aggregate, theory: Theory) -> list[Reached]:
             continue
         entry = max(first, key=lambda entry: entry.seeds)  # a result without the data of the rung has no value
         described = {key: rung[key] for key in ("name", "relaxes", "column", "covered")}
-        other = second[0].row if second else None
-        above = {row.value > row.null.median for row in entry.rows if row.value is not None and row.null is not None and row.null.draws}
-        tests = {"mixed": len(above) > 1, "second": other, "other_p": other_p(entry)}
+        other = max(second, key=lambda entry: entry.seeds) if second else None
+        mixed = any(len(_sides(one.rows)) > 1 for one in (entry, other) if one is not None)
+        tests = {"mixed": mixed, "second": None if other is None else other.row, "other_p": other_p(entry)}
         cells.append(Reached(theory, **described, row=entry.row, seeds=entry.seeds, **tests))
     return cells
+
+
+def _sides(rows: Sequence[Measurement]) -> set[bool]:
+    """Returns on which sides of the medians of their nulls the values of single seeds lie."""
+    return {row.value > row.null.median for row in rows if row.value is not None and row.null is not None and row.null.draws}
 
 
 # ---- sentences

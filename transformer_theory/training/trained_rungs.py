@@ -12,7 +12,7 @@ from torch import nn
 
 from ..core.ladder import Rung
 from ..core.measurement import Measurement, Table
-from ..core.statistics import HEADLINE_DRAWS, fixed_generator, over_heads
+from ..core.statistics import LADDER_DRAWS, fixed_generator, over_heads
 from ..core.theory import InNetworks
 from ..data import Images, TokenData, digits, image_sets
 from ..models import build
@@ -55,7 +55,7 @@ def headline_in(
 ) -> Measurement:
     """Measures a theory's headline in a trained network on samples; a row of kind "rung", the mean over layers and heads."""
     monitor = Monitor(samples, in_networks.metrics, name=name, untrained=None)
-    measured = Table(monitor.measure(model, steps, draws=HEADLINE_DRAWS)).select(theory=theory, quantity=in_networks.headline)
+    measured = Table(monitor.measure(model, steps, draws=LADDER_DRAWS)).select(theory=theory, quantity=in_networks.headline)
     rows = measured.where(lambda row: row.value is not None)
     if not rows:
         reason = measured[0].reason if measured else f"measured in no layer of {name}"

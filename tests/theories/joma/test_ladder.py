@@ -1,4 +1,4 @@
-"""The ladder of JoMA: its rungs, its null distribution, and the identities behind its errors."""
+"""The ladder of JoMA: its rungs, its null distribution, and the identities behind its predictions."""
 
 import math
 from dataclasses import replace
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from transformer_theory.core.ladder import COLUMNS
-from transformer_theory.core.statistics import permutations
+from transformer_theory.core.statistics import LADDER_DRAWS, RANGE_DRAWS, permutations
 from transformer_theory.data.text import Text, Vocabulary
 from transformer_theory.models import ViT, build
 from transformer_theory.models.decoder import Decoder, PostNorm, PreNorm
@@ -17,7 +17,7 @@ from transformer_theory.theories.joma.dynamics import Model, Path, gradient_flow
 from transformer_theory.theories.joma.invariants import first_term, fixed_mean, goodness_of_fit, moving_mean, shift_invariant
 from transformer_theory.theories.joma.ladder import LADDER, blocks, networks
 from transformer_theory.theories.joma.ladder.blocks import Setting, adamw, descent, flow, measure_block
-from transformer_theory.theories.joma.ladder.comparison import DIRECTION, EARLY, GROUP, SIZE, Change, rows_of, similar_orders
+from transformer_theory.theories.joma.ladder.comparison import EARLY, ERROR, GROUP, SIZE, Change, rows_of, similar_orders
 
 RUNGS = {rung.name: rung for rung in LADDER.rungs}
 
@@ -46,32 +46,52 @@ def test_the_last_rungs_need_no_more_than_a_text():
 CHEAP = [rung.name for rung in LADDER.rungs if rung.column != COLUMNS[-1] and rung.name != "two layers"]
 
 
+UNSIZED = ("AdamW", "several queries", "MLP with LayerNorm")
+
+
 @pytest.mark.parametrize("name", CHEAP)
 @pytest.mark.usefixtures("short")
-def test_a_rung_repeats_its_rows_and_has_a_null(name: str):
+def test_a_rung_repeats_its_rows_and_has_two_nulls(name: str):
     measured = list(RUNGS[name].measure(generator(3)))
-    rows, (second,) = [row for row in measured if not row.setting], [row for row in measured if row.setting]
-    assert (second.quantity, second.value) == (LADDER.quantity, rows[0].value)
-    assert second.null is not None
-    assert second.null.kind == rows[2].null.kind
-    assert len(second.null.draws) >= 19
-    assert [row.quantity for row in rows[:4]] == [LADDER.quantity, DIRECTION, SIZE, EARLY]
-    for row in rows:
-        assert (row.kind, row.theory, row.side, row.predicted) == ("rung", "joma", "<=", 0.0)
+    first, second, size, error, early = measured[:5]
+    assert [row.quantity for row in measured[:5]] == [LADDER.quantity, LADDER.quantity, SIZE, ERROR, EARLY]
+    assert [row.setting for row in measured] == ["", f"null: {second.null.kind}", *[""] * (len(measured) - 2)]
+    assert (first.value, first.predicted, first.side) == (second.value, 1.0, ">=") == (second.value, second.predicted, second.side)
+    assert (early.predicted, early.side) == (1.0, ">=")
+    assert [len(row.null.draws) for row in (first, error, early)] == [LADDER_DRAWS] * 3
+    assert len(second.null.draws) == len(size.null.draws) == (LADDER_DRAWS if name == "MLP with LayerNorm" else RANGE_DRAWS)
+    # AdamW and factored scores have no ratio of learning rates, so the theory names no size there.
+    named = (None, None, None, "<=") if name in UNSIZED else (0.0, "==", 0.0, "<=")
+    assert (size.predicted, size.side, error.predicted, error.side) == named
+    for row in measured:
+        assert (row.kind, row.theory) == ("rung", "joma")
         assert math.isfinite(row.value)
-    assert [len(row.null.draws) for row in rows[:2]] == [199, 199]
-    assert len(rows[2].null.draws) >= 19
     if name in ("finite batch", "MLP with LayerNorm"):
         assert list(RUNGS[name].measure(generator(3))) == measured
 
 
 @pytest.mark.usefixtures("short")
 def test_the_own_setting_agrees_and_a_broken_one_does_not():
-    own = next(iter(measure_block(Setting(flow), generator())))
-    broken = next(iter(measure_block(Setting(flow, decay=0.1), generator())))
-    assert own.value < 1e-6 < 0.05 < broken.value
-    assert own.null.p(own.value, "<=") == 1 / 200
-    assert own.null.median > 0.5
+    own = list(measure_block(Setting(flow), generator()))
+    broken = values(measure_block(Setting(flow, decay=0.1), generator()))
+    assert values(own)[ERROR] < 1e-6 < 0.05 < broken[ERROR]
+    assert own[0].value == pytest.approx(1, abs=1e-12)
+    assert own[0].null.p(own[0].value, ">=") == 1 / (1 + LADDER_DRAWS)
+    assert own[1].null.high < 0.9 < own[0].value  # a block of other targets predicts other logits
+    assert own[0].null.median < 0.7
+
+
+def test_ten_units_keep_the_task_of_one_unit():
+    """The rung of ten units changes their number only; the next one changes the task and the loss."""
+    one, ten, classes = (RUNGS[name].measure.args[0] for name in ("weight decay", "ten units", "ten classes"))
+    assert ten == replace(one, units=10)
+    assert classes == replace(ten, classes=10)
+    before, after, digit = (setting.contexts(generator()).targets for setting in (one, ten, classes))
+    assert torch.equal(before, after)
+    assert set(before.tolist()) == {0, 1}
+    assert torch.equal(before, blocks.digit_contexts()[0].classes[digit] % 2)
+    assert one.model() == ten.model()
+    assert ten.model().loss is not classes.model().loss
 
 
 def test_descent_misses_the_invariant_by_the_squares_of_its_steps():
@@ -172,14 +192,25 @@ def test_tokens_exchange_predictions_with_tokens_of_similar_frequency():
 
 def test_direction_and_size_are_apart():
     measured = torch.randn(2, 12, generator=generator(7), dtype=torch.float64)
-    change = Change(2 * measured + 5, measured, None, torch.arange(12.0), ("none", measured[None]))
+    change = Change(2 * measured + 5, measured, None, torch.arange(12.0), ("none", -0.5 * measured[None]), True)
     found = values(rows_of(change))
-    assert found[LADDER.quantity] == pytest.approx(1)
-    assert found[DIRECTION] == pytest.approx(0, abs=1e-12)
+    assert found[LADDER.quantity] == pytest.approx(1, abs=1e-12)
+    assert found[LADDER.quantity] <= 1
     assert found[SIZE] == pytest.approx(math.log(2))
+    assert found[ERROR] == pytest.approx(1)
     (row,) = rows_of(replace(change, measured=torch.ones(2, 12)))
     assert row.value is None
     assert "same for all tokens" in row.reason
+
+
+def test_the_second_null_predicts_the_same_logits_from_other_weights():
+    measured = torch.randn(3, 12, generator=generator(7), dtype=torch.float64)
+    others = torch.stack([0.01 * measured, -measured])
+    change = Change(100 * measured.flip(-1), measured, None, torch.arange(12.0), ("other weights", others), False)
+    _, second, size, *_ = rows_of(change)
+    assert second.null.draws == pytest.approx((1, -1))  # a small prediction earns nothing by its size
+    assert size.null.draws == pytest.approx((math.log(0.01), 0), abs=1e-12)
+    assert (size.value, size.predicted) == (pytest.approx(math.log(100)), None)
 
 
 @pytest.mark.parametrize("block", [PostNorm, PreNorm])

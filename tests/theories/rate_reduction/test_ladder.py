@@ -15,6 +15,7 @@ from transformer_theory.probes import probe
 from transformer_theory.theories.rate_reduction import RateReductionMetric, flat_reduction, ladder, optimum, orthogonal_classes
 from transformer_theory.theories.rate_reduction.in_networks import SHARE
 from transformer_theory.theories.rate_reduction.ladder import LADDER, quantities, trainings
+from transformer_theory.theories.rate_reduction.ladder.inputs import PROJECTIONS, isometric, projections
 from transformer_theory.theories.rate_reduction.problem import sorted_labels
 
 EPS = 0.5**0.5
@@ -25,9 +26,15 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def evaluated(features, labels, **columns):
+def evaluated(features, labels, inputs=None, **columns):
     orders = torch.stack([torch.randperm(len(labels), generator=generator()) for _ in range(9)])
-    return quantities.Evaluated(features, labels, orders, **columns)
+    return quantities.Evaluated(features, labels, orders, features if inputs is None else inputs, **columns)
+
+
+def share_of(features, labels):
+    """ΔR of features scaled to norm 1, as a share of its optimum, by the definition."""
+    best = optimum(torch.bincount(labels).tolist(), features.shape[1], eps=EPS).value
+    return float(rate_reduction(unit_norm(features), labels, eps=EPS)) / best
 
 
 def lines(angle):
@@ -78,7 +85,7 @@ def test_the_rows_of_the_optimum_and_of_two_classes_on_one_subspace():
     ranks = optimum(sizes, dim, eps=EPS).ranks
     features, labels = orthogonal_classes(sizes, ranks, dim, generator=generator())
     # Norm 1 instead of a fixed norm per class: close to the optimum, and exactly orthogonal.
-    share, angle, collapsed = quantities.rows(evaluated(features, labels, collapse=True))
+    share, second, angle, _, collapsed = quantities.rows(evaluated(features, labels, collapse=True))
     assert 0.95 < share.value < 1 == share.predicted
     assert angle.value == pytest.approx(90, abs=1e-5) == angle.predicted
     assert max(share.null.draws) < share.value
@@ -86,8 +93,9 @@ def test_the_rows_of_the_optimum_and_of_two_classes_on_one_subspace():
     best, reference = optimum(sizes, dim, eps=EPS).value, quantities.collapsed_reduction(sizes, dim, eps=EPS)
     assert collapsed.value == pytest.approx(share.value * best / reference)
     assert collapsed.null.draws == pytest.approx([draw * best / reference for draw in share.null.draws])
+    assert second.null.draws == pytest.approx([share.value] * 9)  # these features are their own inputs
     features[labels == 1] = features[labels == 0][:10]
-    worse_share, worse_angle = quantities.rows(evaluated(features, labels))
+    worse_share, _, worse_angle, _ = quantities.rows(evaluated(features, labels))
     assert worse_share.value < share.value - 0.1
     assert worse_angle.value == pytest.approx(60, abs=5)  # two pairs of orthogonal classes, and one with the same subspace
 
@@ -108,12 +116,14 @@ def test_more_classes_than_dimensions_have_no_share():
 
 
 def test_free_features_reach_the_optimum():
-    share, angle, before = LADDER.rungs[0].measure(generator())
+    share, second, angle, inputs, before = LADDER.rungs[0].measure(generator())
     assert share.value == pytest.approx(1, abs=1e-3)
     assert angle.value == pytest.approx(90, abs=0.1)
     assert share.null.high < 0.7
-    assert len(set(share.null.draws)) == 199
-    assert before.value < 0.9
+    assert len(set(share.null.draws)) == 299 == len(second.null.draws)
+    assert second.null.high < 0.9
+    assert second.null.median == pytest.approx(inputs.value)
+    assert inputs.value == pytest.approx(before.value, abs=0.02)  # the mean of the mixture is almost zero
     assert LADDER.rungs[0].covered
 
 
@@ -129,35 +139,67 @@ def test_ascent_for_other_classes_does_not_reach_the_optimum(monkeypatch):
 @pytest.fixture
 def short(monkeypatch):
     """Three steps per training, and few draws."""
-    monkeypatch.setattr(trainings, "HEADLINE_DRAWS", 19)
+    monkeypatch.setattr(trainings, "LADDER_DRAWS", 19)
     monkeypatch.setattr(trainings, "STEPS", 3)
-    monkeypatch.setattr(trainings, "BATCH_STEPS", 3)
+    monkeypatch.setattr(trainings, "TRANSFORMER_STEPS", 3)
 
 
 @pytest.mark.parametrize("rung", TRAINED_HERE, ids=lambda rung: rung.name)
-def test_every_rung_has_the_headline_with_its_null(rung, short):
+def test_every_rung_has_the_headline_with_both_nulls(rung, short):
     rows, again = list(rung.measure(generator())), list(rung.measure(generator()))
     assert rows == again
+    second = rows.pop(1)
     assert [row.quantity for row in rows].count(LADDER.quantity) == 1
+    assert (second.quantity, second.value, second.setting) == (LADDER.quantity, rows[0].value, f"null: {PROJECTIONS}")
+    assert (second.null.kind, len(second.null.draws), second.side, second.predicted) == (PROJECTIONS, 19, ">=", 1.0)
     for row in rows:
         assert (row.theory, row.kind, row.n, row.side) == ("rate_reduction", "rung", trainings.HELD_OUT, ">=")
+        assert not row.setting
         assert row.null is not None
         assert row.null.kind == LADDER.null_kind
         assert len(set(row.null.draws)) == 19
         assert row.source is not None
     assert rows[0].quantity == LADDER.quantity
     assert (rows[0].unit, rows[0].predicted, rows[0].basis) == (LADDER.unit, 1.0, "theory")
-    assert {row.split for row in rows} == {"train" if rung is LADDER.rungs[0] else "validation"}
+    assert {row.split for row in rows} == {"train" if rung in LADDER.rungs[:2] else "validation"}
 
 
 def test_all_rungs_have_the_same_class_sizes(short):
-    sizes = [train(generator()).sizes for train in (trainings.free_features, trainings.on_mixture, trainings.on_digits, trainings.adamw)]
+    rungs = (trainings.free_features, trainings.on_training_samples, trainings.on_mixture, trainings.on_digits, trainings.adamw)
+    sizes = [train(generator()).sizes for train in rungs]
     assert sizes[1:] == sizes[:-1]
+
+
+def test_the_second_rung_has_the_samples_of_the_first_and_the_third_has_others(monkeypatch):
+    """The network of the second rung ascends the samples that are measured, that of the third rung others of the same mixture."""
+    trained = []
+    fit = trainings.fit_supervised
+    monkeypatch.setattr(trainings, "STEPS", 1)
+    monkeypatch.setattr(
+        trainings, "fit_supervised", lambda recipe, *args, **columns: (trained.append(args[1]), fit(recipe, *args, **columns))
+    )
+    _, samples = trainings.mixture(generator())
+    measured = [train(generator()).inputs for train in (trainings.free_features, trainings.on_training_samples, trainings.on_mixture)]
+    assert_close(measured[0], measured[1])
+    assert_close(trained[0][:, 0], samples.tokens.float())
+    other, _ = trainings.mixture(generator())
+    assert_close(trained[1][:, 0], other.tokens.float())
+    assert_close(measured[2], (samples.tokens.flatten(1) - other.tokens.flatten(1).mean(0)))
+
+
+def test_only_the_optimiser_changes_between_neighbouring_rungs(monkeypatch):
+    """Full batches, mini-batches and AdamW take the same number of steps."""
+    seen = []
+    monkeypatch.setattr(trainings, "descend", lambda *args, **columns: seen.append((columns["steps"], columns["batch_size"])))
+    monkeypatch.setattr(trainings, "train_classifier", lambda *args, **columns: seen.append((columns["steps"], columns["batch_size"])))
+    for train in (trainings.plain, trainings.mini_batches, trainings.adamw):
+        train(generator())
+    assert seen == [(trainings.STEPS, len(trainings.digit_parts()[0])), *[(trainings.STEPS, trainings.BATCH)] * 2]
 
 
 def test_only_training_labels_are_wrong(monkeypatch):
     seen = []
-    monkeypatch.setattr(trainings, "_with_adamw", lambda model, train, held_out, generator: seen.append((train, held_out)))
+    monkeypatch.setattr(trainings, "_with_adamw", lambda model, train, held_out, **columns: seen.append((train, held_out)))
     features = trainings.wrong_labels(generator())
     (train, held_out), (right, right_held_out) = seen[0], trainings.digit_parts()
     assert_close(float((train.labels != right.labels).double().mean()), 0.9 * trainings.NOISE, rtol=0, atol=0.05)
@@ -170,16 +212,24 @@ def test_the_last_layer_of_a_trained_network_is_that_of_the_metric(monkeypatch):
     tokens, labels = torch.randn(300, 5, 6, dtype=torch.float64, generator=generator()), torch.arange(300) % 3
     data = TokenData(tokens=tokens, labels=labels)
     model = ViT.for_tokens(5, 6, 3, dim=16, depth=2, heads=2).eval()
+    training = TokenData(tokens=torch.randn(90, 5, 6, dtype=torch.float64, generator=generator(1)), labels=torch.arange(90) % 3)
     monkeypatch.setattr(ladder, "trained_network", lambda recipe, seed, images: (model, data))
+    monkeypatch.setattr(ladder, "_training_tokens", lambda images: training)
     rows = list(ladder._in_trained_network("ViT", generator()))
-    assert [row.quantity for row in rows] == [SHARE, quantities.LAST_LAYER, quantities.ANGLE]
-    metric = RateReductionMetric()
-    with torch.no_grad(), probe(model, [metric], draws=199) as p:
+    assert [row.quantity for row in rows] == [SHARE, SHARE, quantities.INPUTS, quantities.LAST_LAYER, quantities.ANGLE]
+    headline, second, inputs, last, _ = rows
+    metric, draws = RateReductionMetric(), len(last.null.draws)
+    with torch.no_grad(), probe(model, [metric], draws=draws) as p:
         p.labels = labels[:256]
         model(tokens[:256].float())
     expected = p.result().select(quantity=SHARE, layer=1).one()
-    assert rows[1].value == pytest.approx(expected.value, rel=1e-6)
-    assert rows[1].null.draws == pytest.approx(expected.null.draws, rel=1e-6)
+    assert draws == 299
+    assert last.value == pytest.approx(expected.value, rel=1e-6)
+    assert last.null.draws == pytest.approx(expected.null.draws, rel=1e-6)
+    # 30 inputs are projected to the 16 dimensions of the network, without their training mean.
+    assert (second.value, second.setting) == (headline.value, f"null: {PROJECTIONS}")
+    assert second.null == projections((tokens[:256] - training.tokens.mean(0)).flatten(1), labels[:256], 16, draws=299)
+    assert second.null.low <= inputs.value <= second.null.high
 
 
 def test_a_diverging_training_is_a_row_with_a_reason():
@@ -197,11 +247,42 @@ def test_trained_networks_come_last():
     assert all(isinstance(rung.measure, partial) for rung in LADDER.rungs)
 
 
-def test_the_share_of_the_inputs_is_that_of_centred_pixels(short):
-    rows = {row.quantity: row for row in ladder._measure(trainings.on_digits, generator())}
+def test_the_second_null_on_the_digits_is_that_of_centred_pixels(short):
+    rows = {row.quantity + row.setting: row for row in ladder._measure(trainings.on_digits, generator())}
     train, held_out = trainings.digit_parts()
-    pixels = held_out.tokens.flatten(1) - train.tokens.flatten(1).mean(0)
-    best = optimum(torch.bincount(held_out.labels).tolist(), 64, eps=EPS).value
-    expected = float(rate_reduction(unit_norm(pixels), held_out.labels, eps=EPS)) / best
+    expected = share_of(held_out.tokens.flatten(1) - train.tokens.flatten(1).mean(0), held_out.labels)
     assert rows[quantities.INPUTS].value == pytest.approx(expected, rel=1e-9)
     assert rows[quantities.INPUTS].null.high < expected
+    assert rows[f"{SHARE}null: {PROJECTIONS}"].null.draws == pytest.approx([expected] * 19, rel=1e-9)
+    assert expected > share_of(held_out.tokens.flatten(1), held_out.labels)  # centred inputs are harder to exceed
+
+
+def test_no_isometry_changes_the_share():
+    """Why a single draw stands for all if the inputs do not have more dimensions than the features."""
+    inputs, labels = torch.randn(60, 5, dtype=torch.float64, generator=generator()), torch.arange(60) % 3
+    mixed = inputs @ torch.linalg.qr(torch.randn(9, 5, dtype=torch.float64, generator=generator())).Q.mT
+    null = projections(inputs, labels, 9, draws=7)
+    assert (null.kind, len(null.draws), len(set(null.draws))) == (PROJECTIONS, 7, 1)
+    assert null.median == pytest.approx(share_of(mixed, labels), rel=1e-12)
+
+
+def test_random_projections_are_orthogonal_and_differ():
+    inputs, labels = torch.eye(20, dtype=torch.float64), torch.arange(20) % 2
+    basis = isometric(inputs, 4, generator())
+    assert_close(basis.mT @ basis, torch.eye(4, dtype=torch.float64))
+    null = projections(inputs, labels, 4, draws=7)
+    assert len(set(null.draws)) == 7
+    assert null == projections(inputs, labels, 4, draws=7)  # seeds share them
+
+
+def test_rungs_that_learn_the_labels_alone_do_not_exceed_their_inputs():
+    """The broken variant of the theory's loss: trained by cross-entropy, features separate the classes, but pixels have a larger share."""
+    for train, side in ((trainings.on_digits, ">="), (trainings.adamw, "<=")):
+        headline, second = list(quantities.rows(train(generator())))[:2]
+        assert headline.null.p(headline.value, ">=") <= 0.05
+        assert second.null.p(second.value, side) <= 0.05
+
+
+def test_trained_networks_say_what_changes():
+    assert set(ladder.RECIPES) == {rung.name for rung in LADDER.rungs[-3:]}
+    assert all(rung.relaxes == ladder.RECIPES[rung.name] for rung in LADDER.rungs[-3:])

@@ -1,9 +1,10 @@
 r"""What every rung measures of an attention head: its direction, its length, and the tokens that it selects.
 
 A head with weights W selects, in input i, the token :math:`a_i` with the largest score :math:`x_{i,t}^\top W z_i`. Let :math:`W_a` be the
-max-margin solution of this selection, over *all* inputs on which the head was trained. In the limit of long training, W has the direction
-of :math:`W_a`. The norm of W in units of the norm of :math:`W_a` says how far training has gone: W in the direction of :math:`W_a` has this
-number as its smallest margin, and attention is saturated from about 7 on (:math:`e^{-7} = .001`).
+max-margin solution of this selection, over *all* inputs on which the head was trained: in the Frobenius norm if descent is on W, in the
+nuclear norm if it is on factors :math:`W = K Q^\top`. In the limit of long descent W has the direction of :math:`W_a`; for AdamW the theory
+names no limit, so no number is predicted. The norm of W in units of the norm of :math:`W_a` says how far training has gone: W in the
+direction of :math:`W_a` has this number as its smallest margin, and attention is saturated from about 7 on (:math:`e^{-7} = .001`).
 
 A selected token is *locally optimal* if its score :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` exceeds those of its neighbours, the tokens of
 margin one under :math:`W_a`. Only inputs with a neighbour count: the others satisfy the definition whatever they select, and on real data
@@ -15,7 +16,7 @@ Definitions: :cite:t:`tarzanagh2023transformers`. Norm and shares of random toke
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -24,15 +25,14 @@ from torch import Tensor
 from ....core.errors import Infeasible, NotConverged
 from ....core.ladder import Ladder
 from ....core.measurement import Measurement, Null
-from ....core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, over_heads
+from ....core.statistics import LADDER_DRAWS, RANGE_DRAWS, over_heads
 from ....maths.linalg import cosine
 from ..analysis import Selection, selection_of
-from ..builders import distinct_constraints
 from ..dynamics.gradient import merge_equal_tokens
-from ..in_networks import COSINE, MARGIN, NULL_KIND, SOURCE, alignment
+from ..in_networks import COSINE, MARGIN, NULL_KIND, SOURCE, Alignment, alignment
 from ..problem import Instance
 from ..selection import SATURATION_ATOL, locally_optimal
-from ..solvers import nuclear_max_margin
+from .nuclear import nuclear_alignment, nuclear_solution
 
 NAME = "attention_svm"
 NORM = "norm of W, relative to the max-margin solution"
@@ -42,10 +42,8 @@ PERMUTED = "queries permuted among inputs"
 ABOVE_RANDOM = "share of selected tokens that score above as many random tokens"
 BEST = "share of inputs whose best token is selected"
 BEST_COSINE = "cosine to the max-margin direction of the best tokens"
-FEW_COSINE = "cosine to the max-margin direction, 16 inputs"
-NUCLEAR = "cosine to the nuclear max-margin direction, 16 inputs"
+FROBENIUS = "cosine to the Frobenius max-margin direction"
 RANDOM_TOKENS = "tokens selected at random"
-NUCLEAR_TOL = 1e-6
 ALL = 10**9  # budget of constraints that no rung exceeds: the prediction concerns all constraints, not a sample
 
 BASE = Ladder(quantity=COSINE, unit="", side=">=", null_kind=NULL_KIND)
@@ -59,75 +57,116 @@ class Head:
         W: weights, ``[d, d_z]``.
         tokens, query: ``[n, T, d]`` and ``[n, d_z]``.
         scores: scores of the tokens, ``[n, T]``; None if they are not defined.
+        norm: the norm of the max-margin solution with which W is compared.
     """
 
     W: Float[Tensor, "d d_z"]
     tokens: Float[Tensor, "n T d"]
     query: Float[Tensor, "n d_z"]
     scores: Float[Tensor, "n T"] | None = None
+    norm: Literal["Frobenius", "nuclear"] = "Frobenius"
+
+    def aligned(self, query: Float[Tensor, "n d_z"], *, generator: torch.Generator, draws: int) -> Alignment:
+        """Compares W with the max-margin solution of what it selects for these queries, over the constraints of all inputs."""
+        if self.norm == "nuclear":
+            return nuclear_alignment(self.W, self.tokens, query, generator=generator, draws=draws)
+        return alignment(self.W, self.tokens, query, generator=generator, constraints=ALL, draws=draws)
 
 
 def rows(
-    head: Head, generator: torch.Generator, *, draws: int = HEADLINE_DRAWS, note: str = "", no_scores: str = "", no_best: str = ""
+    head: Head, generator: torch.Generator, *, draws: int = LADDER_DRAWS, limit: bool = False, note: str = "", no_scores: str = ""
 ) -> Iterator[Measurement]:
-    """Yields the quantities of one head.
+    """Yields the quantities of one head on the inputs of its training.
 
     Args:
         head: the head and its inputs.
         generator: random generator of the null draws.
         draws: number of null draws of the headline.
+        limit: whether the theory names this solution as the limit of this training, and so predicts the value 1.
         note: note of the headline.
         no_scores: the reason why tokens have no scores; needed if ``head.scores`` is None.
-        no_best: the reason why the max-margin problem of the best tokens is not solved; empty if it is.
     """
-    aligned = alignment(head.W, head.tokens, head.query, generator=generator, constraints=ALL, draws=draws)
-    limit: dict[str, Any] = {"predicted": 1.0, "basis": "limit", "n": len(head.query)}
-    yield BASE.row(NAME, aligned.cosine, null=aligned.null, reason=aligned.reason, source=SOURCE, note=note, **limit)
-    yield row(MARGIN, aligned.margin, reason=aligned.reason, unit="share", **limit)
-    yield permuted_row(head, aligned.cosine, torch.Generator().manual_seed(generator.initial_seed()))
+    aligned = head.aligned(head.query, generator=generator, draws=draws)
+    predicted: dict[str, Any] = {"predicted": 1.0, "basis": "limit"} if limit else {}
+    columns = {**predicted, "n": len(head.query)}
+    yield BASE.row(NAME, aligned.cosine, null=aligned.null, reason=aligned.reason, source=SOURCE, note=note, **columns)
+    yield row(MARGIN, aligned.margin, reason=aligned.reason, unit="share", **columns)
+    # The permutations have a generator of their own, so that they do not depend on the number of draws above.
+    yield permuted_row(head, aligned, torch.Generator().manual_seed(generator.initial_seed()), **columns)
+    yield from selection_rows(head, generator, predicted, no_scores)
+
+
+def untested_rows(head: Head, generator: torch.Generator, *, no_scores: str) -> Iterator[Measurement]:
+    """Yields the quantities of one head without predictions and nulls, for inputs that are not those of its training."""
+    aligned = head.aligned(head.query, generator=generator, draws=0)
+    yield BASE.row(NAME, aligned.cosine, reason=aligned.reason, source=SOURCE, n=len(head.query))
+    yield row(MARGIN, aligned.margin, reason=aligned.reason, unit="share", n=len(head.query))
+    yield from selection_rows(head, generator, {}, no_scores)
+
+
+def permuted_row(head: Head, aligned: Alignment, generator: torch.Generator, **columns: Any) -> Measurement:
+    """Returns the cosine with a second null: the cosines to the solution of what W selects if each input has the query of another.
+
+    In the limit W has the direction of the solution for the queries of the training, and for no others. A cosine that does not exceed these
+    does not depend on which query belongs to which input. A permutation without a solution leaves its draw out, and the frame then
+    reports the rung as not tested.
+    """
+    draws = []
+    for order in (torch.randperm(len(head.query), generator=generator) for _ in range(RANGE_DRAWS)):
+        draws.append(head.aligned(head.query[order], generator=generator, draws=0).cosine)
+    null = Null(PERMUTED, tuple(draw for draw in draws if draw is not None))
+    return BASE.row(
+        NAME,
+        aligned.cosine,
+        null=null if null.draws else None,
+        reason=aligned.reason,
+        setting=f"null: {PERMUTED}",
+        source=SOURCE,
+        **columns,
+    )
+
+
+def selection_rows(head: Head, generator: torch.Generator, predicted: dict[str, Any], no_scores: str) -> Iterator[Measurement]:
+    """Yields the norm of W, the share of saturated inputs, the rows of the scores and, for factors, the cosine to the Frobenius solution.
+
+    Args:
+        head, generator, no_scores: see :func:`rows`.
+        predicted: columns of the theory's prediction; empty if there is none.
+    """
     # Without scores the instance has zeros in their place: only tokens and queries determine the selection and its solution.
     instance = Instance(head.tokens, head.query, torch.zeros(head.tokens.shape[:2]) if head.scores is None else head.scores)
-    every = torch.ones(len(instance.query), dtype=torch.bool)
-    selection = selection_of(instance, instance.selected(head.W), selecting=every)
-    size = None if selection.solution is None else float(head.W.norm()) / selection.solution.norm
-    yield row(NORM, size, reason=selection.reason, n=len(every))
+    n = len(head.query)
+    if head.norm == "nuclear":
+        other = dataclasses.replace(head, norm="Frobenius").aligned(head.query, generator=generator, draws=RANGE_DRAWS)
+        yield row(FROBENIUS, other.cosine, null=other.null, side=">=", reason=other.reason, n=n)
+    selection = selection_in(head.norm, instance, instance.selected(head.W))
+    length = float(torch.linalg.matrix_norm(head.W, ord="nuc" if head.norm == "nuclear" else "fro"))
+    size = None if selection.solution is None else length / selection.solution.norm
+    yield row(NORM, size, reason=selection.reason, n=n)
     saturated = largest_attention(instance, head.W) >= 1 - SATURATION_ATOL
-    yield row(SATURATED, float(saturated.double().mean()), unit="share", **limit)
+    yield row(SATURATED, float(saturated.double().mean()), unit="share", n=n, **predicted)
     if head.scores is None:
         for quantity, unit in ((LOCALLY_OPTIMAL, "share"), (ABOVE_RANDOM, "share"), (BEST, "share"), (BEST_COSINE, "")):
             yield row(quantity, None, reason=no_scores, unit=unit)
         return
-    yield from score_rows(instance, selection, generator)
-    best = None if no_best else selection_of(instance, instance.optimal(), selecting=every)
-    value = None if best is None or best.solution is None else float(cosine(head.W, best.solution.W))
-    yield row(BEST_COSINE, value, reason=no_best if best is None else best.reason, n=len(every))
+    yield from score_rows(instance, selection, generator, predicted)
+    best = selection_in(head.norm, instance, instance.optimal())
+    value = None if best.solution is None else float(cosine(head.W, best.solution.W))
+    yield row(BEST_COSINE, value, reason=best.reason, n=n)
 
 
-def permuted_row(head: Head, cosine: float | None, generator: torch.Generator) -> Measurement:
-    """Returns the cosine with a second null: the cosines to the solution of what W selects if each input has the query of another.
-
-    In the limit W has the direction of the solution for the queries of the training, and for no others. A cosine that does not exceed these
-    does not depend on which query belongs to which input.
-    """
-    draws = []
-    for order in (torch.randperm(len(head.query), generator=generator) for _ in range(RANGE_DRAWS)):
-        draws.append(alignment(head.W, head.tokens, head.query[order], generator=generator, constraints=ALL, draws=0).cosine)
-    # A permutation whose selection has no solution leaves too few draws for a test.
-    null = Null(PERMUTED, tuple(draw for draw in draws if draw is not None))
-    columns: dict[str, Any] = {"predicted": 1.0, "basis": "limit", "setting": f"null: {PERMUTED}", "source": SOURCE}
-    return BASE.row(NAME, cosine, null=null if null.draws else None, reason="no solution", n=len(head.query), **columns)
-
-
-def nuclear_row(instance: Instance, W: Float[Tensor, "d d_z"]) -> Measurement:
-    """Returns the cosine of W to the nuclear max-margin solution of its selection; a reason if there is none."""
+def selection_in(norm: str, instance: Instance, tokens: Int[Tensor, " n"]) -> Selection:
+    """Returns the tokens, one per input, with their max-margin solution in the norm "Frobenius" or "nuclear"."""
+    selection = selection_of(instance, tokens, selecting=torch.ones(len(instance.query), dtype=torch.bool))
+    if selection.solution is None or norm == "Frobenius":
+        return selection
     try:
-        solution = nuclear_max_margin(distinct_constraints(instance.tokens, instance.query, instance.selected(W)), tol=NUCLEAR_TOL)
+        return dataclasses.replace(selection, solution=nuclear_solution(instance.tokens, instance.query, tokens))
     except (Infeasible, NotConverged) as error:
-        return row(NUCLEAR, None, reason=str(error))
-    return row(NUCLEAR, float(cosine(W, solution.W)), predicted=1.0, basis="limit", n=len(instance.query))
+        return dataclasses.replace(selection, solution=None, reason=str(error))
 
 
-def score_rows(instance: Instance, selection: Selection, generator: torch.Generator) -> Iterator[Measurement]:
+def score_rows(instance: Instance, selection: Selection, generator: torch.Generator, predicted: dict[str, Any]) -> Iterator[Measurement]:
     """Yields the shares of selected tokens that are locally optimal, that score above random tokens, and that are the best.
 
     The null of the first and the last share puts a random other token in the place of the selected one. The second share keeps the selected
@@ -136,10 +175,10 @@ def score_rows(instance: Instance, selection: Selection, generator: torch.Genera
     scores, selected, first = instance.scores, selection.tokens, distinct(instance.tokens)
     others = first & ~same_token(instance.tokens, selected)
     # A random order of the other tokens of each input, one per draw: the first of them takes the place of the selected token.
-    keys = torch.rand(HEADLINE_DRAWS, *scores.shape, generator=generator).masked_fill(~others, -1.0)
+    keys = torch.rand(LADDER_DRAWS, *scores.shape, generator=generator).masked_fill(~others, -1.0)
     random = keys.argmax(-1)
     best = scores >= scores.amax(-1, keepdim=True)
-    draws = best.expand(HEADLINE_DRAWS, -1, -1).gather(-1, random[..., None]).double().mean((1, 2))
+    draws = best.expand(LADDER_DRAWS, -1, -1).gather(-1, random[..., None]).double().mean((1, 2))
     value = float(best.gather(-1, selected[:, None]).double().mean())
     null = Null(RANDOM_TOKENS, tuple(draws.tolist()))
     shares: dict[str, Any] = {"unit": "share", "side": ">="}
@@ -158,7 +197,7 @@ def score_rows(instance: Instance, selection: Selection, generator: torch.Genera
         optimal = locally_optimal(scores, selected, pairs, solution)[counted]
         count = {**shares, "n": int(counted.sum())}
         chance = Null(RANDOM_TOKENS, random_shares(scores[counted], selected[counted], near[counted], random[:, counted]))
-        yield row(LOCALLY_OPTIMAL, float(optimal.double().mean()), null=chance, predicted=1.0, basis="limit", **count)
+        yield row(LOCALLY_OPTIMAL, float(optimal.double().mean()), null=chance, **predicted, **count)
         # The k tokens that come first in the random order stand for the k neighbours.
         rank = keys.argsort(-1, descending=True).argsort(-1)
         stand_in = (rank < near.sum(-1, keepdim=True)) & others

@@ -11,7 +11,7 @@ descent on prompt and head (:mod:`~..dynamics.joint`). M is exact to rounding fo
 
 **Networks.** :class:`OneHead` is the theory's head as a torch module; :class:`Layers` puts pre-norm blocks around several heads. Both read
 out the query position, without a class token: a class token is the same query in every input, and W would be trained in one direction of
-queries only.
+queries only. They train in float64: attention saturates, and float32 would round its gradients to zero.
 
 The head comes from :cite:t:`tarzanagh2023transformers`, equal steps on attention and head from :cite:t:`tarzanagh2023maxmargin`, the blocks
 from :cite:t:`dosovitskiy2021image`.
@@ -39,7 +39,7 @@ from ..on_data import ridge_head
 from ..problem import Instance, token_scores
 
 POSITION = 10  # of the query among the 16 patches: third row, third column
-ADAM_STEPS, ADAM_RATE = 1_000, 3e-3
+ADAM_RATE, BATCH = 1e-2, 8
 
 
 @cache
@@ -179,6 +179,16 @@ class OneHead(nn.Module):
         weights = ((x @ self.K) @ (x[:, POSITION] @ self.Q)[..., None]).softmax(1)  # [batch, T, 1]
         return self.head((weights * x).sum(1))
 
+    @classmethod
+    @torch.no_grad()
+    def of(cls, state: Factors, head: Float[Tensor, " d"]) -> "OneHead":
+        """Returns the network of two classes with these factors and head v; the difference of its logits is the theory's output."""
+        network = cls(len(head)).double()
+        network.K.copy_(state.K)
+        network.Q.copy_(state.Q)
+        network.head.weight.copy_(torch.stack([-head / 2, head / 2]))
+        return network
+
 
 class Layers(nn.Module):
     """Pre-norm blocks with several heads, ``[batch, T, token_dim] -> [batch, classes]``; the query position is read out."""
@@ -204,7 +214,7 @@ class Layers(nn.Module):
         return inputs
 
 
-def trained(constructor: Callable[[], nn.Module], data: TokenData, generator: torch.Generator, *, steps: int = ADAM_STEPS) -> Trained:
-    """Trains a network on mini-batches by AdamW; the accuracy is that on the training data, which the theory is about."""
-    model = build(constructor, generator)
-    return train_classifier(model, data, data, steps=steps, learning_rate=ADAM_RATE, generator=generator)
+def trained(constructor: Callable[[], nn.Module], data: TokenData, generator: torch.Generator, *, steps: int) -> Trained:
+    """Trains a network in float64 on batches of :data:`BATCH` by AdamW; the accuracy is that on the training data."""
+    model = build(constructor, generator).double()
+    return train_classifier(model, data, data, steps=steps, learning_rate=ADAM_RATE, batch_size=BATCH, generator=generator)

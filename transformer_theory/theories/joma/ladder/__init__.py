@@ -1,6 +1,6 @@
 """The ladder of JoMA: how well the invariant predicts the attention logits from the lower layer, as assumptions are relaxed.
 
-:mod:`.comparison` defines the errors and their null distributions, :mod:`.blocks` measures the theory's own block, and :mod:`.networks`
+:mod:`.comparison` defines the quantities and their null distributions, :mod:`.blocks` measures the theory's own block, and :mod:`.networks`
 transformers.
 """
 
@@ -18,7 +18,8 @@ _WORDS = replace(_BATCHES, real=True)
 _SOFTMAX = replace(_WORDS, softmax=True)
 _DECAY = replace(_SOFTMAX, decay=DECAY)
 _UNITS = replace(_DECAY, units=10)
-_ADAMW = replace(_UNITS, decay=0.0, train=adamw)  # AdamW has its own weight decay
+_CLASSES = replace(_UNITS, classes=10)
+_ADAMW = replace(_CLASSES, decay=0.0, train=adamw)  # AdamW has its own weight decay
 _QUERIES = replace(_ADAMW, queries=True)
 
 
@@ -34,7 +35,8 @@ LADDER = replace(
         _block("visual words", "synthetic contexts", _WORDS, "real tokens"),
         _block("joint softmax", "exponential attention", _SOFTMAX, "everything trained"),
         _block("weight decay", "no weight decay", _DECAY, "everything trained"),
-        _block("several units", "one unit and two classes", _UNITS, "everything trained"),
+        _block("ten units", "one unit: all ten learn whether the digit is odd", _UNITS, "everything trained"),
+        _block("ten classes", "two classes and a loss per unit: cross-entropy over ten digits", _CLASSES, "everything trained"),
         _block("AdamW", "steps along the gradient", _ADAMW, "AdamW and mini-batches"),
         _block("several queries", "one query", _QUERIES, "full block"),
         Rung(

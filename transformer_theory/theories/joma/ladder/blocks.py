@@ -1,9 +1,8 @@
 """Rungs of the theory's own block: from the exact flow to AdamW, and from synthetic contexts to digits.
 
 The first rungs train one unit on two classes, with exponential attention; the later ones change one thing each. All trainings start from
-the same Gaussian weights of scale .1, as on data sets (:mod:`..query_data`), and have the same length. A block that learns the targets is
-trained together with blocks that learn shuffled targets, on the same batches and from the same start. Their predictions are the null of the
-size.
+Gaussian weights of scale .1, as on data sets (:mod:`..query_data`), and have the same length. A block that learns the targets is trained
+together with blocks that learn shuffled targets, on the same batches and from the same start. Their predictions are the second null.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +31,7 @@ STEPS, BATCH = 400, 32  # steps of TIME_STEP, that is time 200, and sequences pe
 DECAY = 5e-4  # weight decay of descent
 ADAMW = {"lr": 3e-3, "betas": (0.9, 0.99), "weight_decay": 0.05}  # as in the trainings of classifiers
 SEQUENCES, TOKENS, LENGTH = 300, 20, 15  # sizes of the synthetic contexts; those of the digits are 300, 32 and 15
-CORRECTED = "error with both covariances"
+CORRECTED = "cosine with both covariances", "error with both covariances"
 SHUFFLED = "blocks trained on shuffled next tokens"
 
 
@@ -55,7 +54,9 @@ class Setting:
         real: whether the contexts are those of the digits; otherwise each seed draws its own.
         softmax: softmax attention; otherwise exponential attention.
         decay: weight decay of descent.
-        units: K; one unit separates two classes, several have one class each.
+        units: K.
+        classes: 2: each unit by itself learns whether a digit is odd, by the logistic loss; 10: unit k stands for digit k, and the
+            units share a cross-entropy.
         queries: whether sequences with other queries train the block too; not with :func:`descent`, whose batches may lack a query.
     """
 
@@ -64,21 +65,22 @@ class Setting:
     softmax: bool = False
     decay: float = 0.0
     units: int = 1
+    classes: int = 2
     queries: bool = False
 
     def contexts(self, generator: Generator) -> Contexts:
-        """Returns the samples. One unit learns whether a digit is odd."""
+        """Returns the samples."""
         if not self.real:
             return sampled_contexts(generator, n=SEQUENCES, tokens=TOKENS, length=LENGTH, classes=2)
         problem, sample = digit_contexts()
         chosen = sample.all_queries if self.queries else sample.one_query
         assert chosen is not None
         # The digit d follows as word 32 + d, which is odd if d is.
-        return replace(chosen, targets=problem.classes[chosen.targets] % 2) if self.units == 1 else chosen
+        return replace(chosen, targets=problem.classes[chosen.targets] % 2) if self.classes == 2 else chosen
 
     def model(self) -> Model:
         """Returns attention, loss and weight decay."""
-        return Model(Softmax() if self.softmax else Exponential(), loss=logistic if self.units == 1 else cross_entropy, decay=self.decay)
+        return Model(Softmax() if self.softmax else Exponential(), loss=logistic if self.classes == 2 else cross_entropy, decay=self.decay)
 
 
 @lru_cache(maxsize=1)
@@ -144,7 +146,7 @@ def adamw(start: Block, contexts: Contexts, model: Model, generator: Generator) 
 def measure_block(setting: Setting, generator: Generator) -> Iterator[Measurement]:
     """Yields the rows of a rung of the theory's block; one row with the reason if the training does not converge.
 
-    For softmax attention and descent a further row replaces the factorisation by :func:`~..invariants.shift_invariant`.
+    For softmax attention and descent two further rows replace the factorisation by :func:`~..invariants.shift_invariant`.
     """
     contexts, model = setting.contexts(generator), setting.model()
     n = len(contexts.query)
@@ -170,15 +172,18 @@ def measure_block(setting: Setting, generator: Generator) -> Iterator[Measuremen
         (predicted[early][0], measured[early]),
         contexts.counts[contexts.query == 0].mean(0),
         (SHUFFLED, predicted[end][1:]),
+        setting.train is not adamw,  # its steps have no ratio of learning rates
         f"The logits move by {moved:.3g} (root mean square); the loss falls from {before:.3g} to {after:.3g} nats.",
     )
     data = "digits" if setting.real else ""
     yield from rows_of(change, generator=own, data=data)
     if setting.softmax and setting.train is descent:
         first = Path(path.times, Block(*(part[:, 0] for part in _parts(path))), path.loss)
-        error = float(goodness_of_fit(shift_invariant(model, contexts, first)[-1], measured[end]).error)
+        found = goodness_of_fit(shift_invariant(model, contexts, first)[-1], measured[end])
         note = "Keeps the term E[g b] (b·v), which the factorisation loses. Not a function of the weights: integrated along the training."
-        yield Measurement(NAME, "rung", CORRECTED, error, side="<=", predicted=0.0, source=SOURCE, data=data, note=note)
+        columns = {"source": SOURCE, "data": data, "note": note}
+        yield Measurement(NAME, "rung", CORRECTED[0], float(found.correlation), side=">=", predicted=1.0, **columns)
+        yield Measurement(NAME, "rung", CORRECTED[1], float(found.error), side="<=", predicted=0.0, **columns)
 
 
 def _rows(contexts: Contexts, batch: Tensor) -> Contexts:

@@ -1,18 +1,21 @@
 r"""Comparison of predicted and measured changes of the attention logits, with the null distributions of the ladder.
 
-Let p and m be the predicted and measured changes of the logits of M tokens, both without their mean, which softmax ignores. The ladder
-measures the relative error, and its two parts apart:
+Let p and m be the predicted and measured changes of the logits of M tokens, both without their mean, which softmax ignores. Three numbers
+compare them:
 
-.. math:: \text{error} = \frac{\|p - m\|}{\|m\|}, \qquad \text{direction} = 1 - \frac{p^\top m}{\|p\| \|m\|}, \qquad
-    \text{size} = \Big| \ln \frac{\|p\|}{\|m\|} \Big| .
+.. math:: \text{cosine} = \frac{p^\top m}{\|p\| \|m\|}, \qquad \text{size} = \ln \frac{\|p\|}{\|m\|}, \qquad
+    \text{error} = \frac{\|p - m\|}{\|m\|} .
 
-All three are 0 if the invariant holds. Predicting no change has error 1. If p has nothing to do with m, the error is about
-:math:`\sqrt{1 + \|p\|^2 / \|m\|^2}`.
+They are 1, 0 and 0 if the invariant holds. The cosine is the quantity of the ladder, since the theory names it on all rungs. The size
+depends on the ratio of the learning rates of logits and lower layer, which neither AdamW nor a network with factored scores has. There the
+theory names neither size nor error. The error mixes the two: an error above 1 may come from the wrong tokens or from a size that is too
+large. Predicting no change has error 1, so a null of small predictions would beat a right direction of the wrong size.
 
-**The null.** Frequent tokens move most, both in the logits and in the lower layer, whatever the theory says. A null that permuted all
-tokens would therefore be too easy to beat. :func:`similar_orders` permutes tokens within groups of four of similar frequency. The size does
-not change under a permutation of tokens, so its null comes from the caller: predictions of other trainings. They are a second null of
-the error as well: a prediction that is too large has a large error, and so has each of its permutations.
+**The nulls.** Frequent tokens move most, both in the logits and in the lower layer, whatever the theory says. A null that permuted all
+tokens would therefore be too easy to beat. :func:`similar_orders` permutes tokens within groups of four of similar frequency. The second
+null comes from the caller: predictions from other weights, for example of blocks that start alike and learn shuffled targets. It asks
+whether the direction depends on what this block learnt, or on contexts and start alone. It is the null of the size as well, which a
+permutation of tokens does not change.
 """
 
 import math
@@ -27,13 +30,13 @@ from torch import Generator, Tensor
 from ....core.ladder import Ladder
 from ....core.measurement import Measurement, Null
 from ....core.sources import Source
-from ....core.statistics import HEADLINE_DRAWS, permutations
+from ....core.statistics import LADDER_DRAWS, permutations
 from ..invariants import goodness_of_fit
 
 NAME, SOURCE = "joma", Source("tian2024joma", "Theorem 1", "second-hand")
 NULL_KIND = "tokens of the prediction permuted among tokens of similar frequency"
-LADDER = Ladder(quantity="error of the invariant", unit="", side="<=", null_kind=NULL_KIND)
-EARLY, DIRECTION, SIZE = "error of the invariant, early in training", "error of the direction", "error of the size"
+LADDER = Ladder(quantity="cosine of predicted and measured logit change", unit="", side=">=", null_kind=NULL_KIND)
+EARLY, SIZE, ERROR = f"{LADDER.quantity}, early in training", "log ratio of predicted and measured size", "error of the invariant"
 NO_CHANGE = "the predicted or the measured change of the logits is not finite, or the same for all tokens"
 GROUP = 4  # number of tokens of similar frequency that exchange their predictions
 
@@ -43,10 +46,11 @@ class Change:
     """Predicted and measured changes of the attention logits over a training.
 
     Attributes:
-        predicted, measured: changes, ``[*heads, M]``; the errors are means over the heads.
+        predicted, measured: changes, ``[*heads, M]``; cosine, size and error are means over the heads.
         early: predicted and measured changes after a tenth of the training; None if they were not measured.
         frequency: share of each token in the contexts, ``[M]``.
-        others: predictions whose sizes are the null of the size, ``[draws, *heads, M]``, and the method by which they were drawn.
+        others: kind and draws of the second null: predictions from other weights, ``[draws, *heads, M]``.
+        sized: whether the theory fixes the size of the prediction: logits and lower layer have learning rates.
         note: a sentence on the training.
     """
 
@@ -55,6 +59,7 @@ class Change:
     early: tuple[Tensor, Tensor] | None
     frequency: Float[Tensor, " M"]
     others: tuple[str, Tensor]
+    sized: bool
     note: str = ""
 
 
@@ -78,7 +83,7 @@ def similar_orders(frequency: Float[Tensor, " M"], keys: Int[Tensor, "draws M"])
 
 
 def rows_of(change: Change, *, generator: Generator | None = None, data: str = "", model: str = "") -> Iterator[Measurement]:
-    """Yields the error, the error early in training, and the errors of direction and size, each with its null.
+    """Yields the cosine with its two nulls, the size, the error, and the cosine early in training.
 
     Args:
         change: predicted and measured changes.
@@ -86,38 +91,43 @@ def rows_of(change: Change, *, generator: Generator | None = None, data: str = "
         data, model: columns of the rows.
     """
     M = len(change.frequency)
-    orders = similar_orders(change.frequency, permutations(M, HEADLINE_DRAWS, generator))
-    row = partial(Measurement, NAME, "rung", side="<=", source=SOURCE, data=data, model=model, predicted=0.0)
+    orders = similar_orders(change.frequency, permutations(M, LADDER_DRAWS, generator))
+    columns = {"source": SOURCE, "data": data, "model": model, "n": M}
 
-    def errors(predicted: Tensor, measured: Tensor) -> tuple[list[float], list[float]]:
-        """Returns errors and errors of the direction, of the prediction first and of its permutations after it."""
-        fit = goodness_of_fit(torch.cat([predicted[None], predicted[..., orders].movedim(-2, 0)]), measured)
-        # Rounding can take a correlation above 1.
-        return _mean_over_heads(fit.error).tolist(), _mean_over_heads((1 - fit.correlation).clamp(min=0)).tolist()
+    def with_orders(predicted: Tensor) -> Tensor:
+        """Returns the prediction and, after it, its permutations."""
+        return torch.cat([predicted[None], predicted[..., orders].movedim(-2, 0)])
 
-    error, direction = errors(change.predicted, change.measured)
-    columns = {"source": SOURCE, "data": data, "model": model, "note": change.note}
-    if not all(map(math.isfinite, error + direction)):
-        yield LADDER.row(NAME, None, reason=NO_CHANGE, **columns)
-        return
-    yield LADDER.row(NAME, error[0], null=Null(NULL_KIND, tuple(error[1:])), n=M, predicted=0.0, **columns)
-    yield row(DIRECTION, direction[0], null=Null(NULL_KIND, tuple(direction[1:])), n=M)
+    cosine, *cosines = _cosines(with_orders(change.predicted), change.measured)
+    error, *errors = _mean_over_heads(goodness_of_fit(with_orders(change.predicted), change.measured).error).tolist()
     kind, others = change.others
-    # The second null: the predictions of others may have the wrong size, but so may the theory's.
-    foreign = _mean_over_heads(goodness_of_fit(others, change.measured).error).tolist()
-    yield LADDER.row(NAME, error[0], null=Null(kind, tuple(foreign)), n=M, predicted=0.0, setting=f"null: {kind}", **columns)
-    size, *draws = _mean_over_heads(_log_ratio(torch.cat([change.predicted[None], others]), change.measured)).tolist()
-    yield row(SIZE, size, null=Null(kind, tuple(draws)), unit="nats", n=M)
+    # Theirs is the prediction from other weights of the same logits: only p changes, m stays.
+    theirs = _cosines(others, change.measured)
+    if not all(map(math.isfinite, [cosine, *cosines, *theirs])):
+        yield LADDER.row(NAME, None, reason=NO_CHANGE, **columns, note=change.note)
+        return
+    yield LADDER.row(NAME, cosine, predicted=1.0, null=Null(NULL_KIND, tuple(cosines)), **columns, note=change.note)
+    yield LADDER.row(NAME, cosine, predicted=1.0, null=Null(kind, tuple(theirs)), **columns, setting=f"null: {kind}")
+    size, *sizes = _mean_over_heads(_log_ratio(torch.cat([change.predicted[None], others]), change.measured)).tolist()
+    predicted, row = (0.0 if change.sized else None), partial(Measurement, NAME, "rung", **columns)
+    yield row(SIZE, size, predicted=predicted, side="==" if change.sized else None, null=Null(kind, tuple(sizes)), unit="nats")
+    yield row(ERROR, error, predicted=predicted, side="<=", null=Null(NULL_KIND, tuple(errors)), note="Predicting no change has error 1.")
     if change.early is not None:
-        early, _ = errors(*change.early)
-        if math.isfinite(early[0]):
-            yield row(EARLY, early[0], null=Null(NULL_KIND, tuple(early[1:])), n=M)
+        predicted, measured = change.early
+        early, *draws = _cosines(with_orders(predicted), measured)
+        if math.isfinite(early):
+            yield row(EARLY, early, predicted=1.0, side=LADDER.side, null=Null(NULL_KIND, tuple(draws)))
+
+
+def _cosines(predicted: Tensor, measured: Tensor) -> list[float]:
+    """Returns the cosine of each draw, ``[draws]``, a mean over the heads. Rounding can take a cosine beyond 1."""
+    return _mean_over_heads(goodness_of_fit(predicted, measured).correlation.clamp(-1, 1)).tolist()
 
 
 def _log_ratio(predicted: Tensor, measured: Tensor) -> Tensor:
-    """Returns the absolute logarithm of the ratio of the norms, ``[draws, *heads]``."""
+    """Returns the logarithm of the ratio of the norms, ``[draws, *heads]``; it is positive if the prediction is too large."""
     p, m = (x - x.mean(-1, keepdim=True) for x in (predicted, measured))
-    return (p.norm(dim=-1) / m.norm(dim=-1)).log().abs()
+    return (p.norm(dim=-1) / m.norm(dim=-1)).log()
 
 
 def _mean_over_heads(values: Float[Tensor, "draws *heads"]) -> Float[Tensor, " draws"]:

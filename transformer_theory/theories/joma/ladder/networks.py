@@ -8,8 +8,8 @@ attention over the occurrences of token l before a query m, and :math:`x_m` that
 
 with the mean standard deviation :math:`\sigma` of the stream at the query. So :math:`v_{kl}` is the input of hidden unit k per unit of
 attention on token l, as in the theory, where the LayerNorm is linearised. :math:`\bar b_l` is the mean attention on token l at the start.
-The theory predicts the change of z by the softmax invariant with equal learning rates of z and v, which such a network does not have, so
-the size of the prediction is a guess. Source: :cite:t:`tian2024joma`.
+The theory predicts the change of z by the softmax invariant. Its size follows from the ratio of the learning rates of z and v, which such a
+network does not have: only the direction is a prediction. Sizes are computed with equal rates. Source: :cite:t:`tian2024joma`.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from ....core.errors import NotConverged
 from ....core.measurement import Measurement
-from ....core.statistics import HEADLINE_DRAWS, fixed_generator, permutations
+from ....core.statistics import LADDER_DRAWS, fixed_generator, permutations
 from ....data import digits
 from ....data.queries import most_frequent, subsample
 from ....data.text import CONTEXT, UNKNOWN, Text
@@ -139,16 +139,17 @@ def change_of(snapshots: list[Snapshot], probe: Probe, *, early: bool = True, no
     """Returns the predicted and measured changes between the first snapshot and the last, and early: between the first and the second."""
     first, last = snapshots[0], snapshots[-1]
     predicted = fixed_mean_change(torch.stack([one.lower for one in snapshots]), first.mean)
-    # The null of the size: the weights move as far as they did, but the moves are dealt out anew over units and tokens.
+    # The second null: the weights move as far as they did, but the moves are dealt out anew over units and tokens. What remains of the
+    # prediction is mainly the mean attention, times a number.
     moves, others = (last.lower - first.lower).flatten(1), []
-    for order in permutations(moves.shape[1], HEADLINE_DRAWS):
+    for order in permutations(moves.shape[1], LADDER_DRAWS):
         moved = first.lower + moves[:, order].view_as(first.lower)
         others.append(fixed_mean_change(torch.stack([first.lower, moved]), first.mean)[-1])
     before = (predicted[1], snapshots[1].logits - first.logits) if early else None
     measured = last.logits - first.logits
     size = float((measured - measured.mean(-1, keepdim=True)).square().mean().sqrt())
     note = f"{note}The logits move by {size:.3g} (root mean square)."
-    return Change(predicted[-1], measured, before, probe.frequency, (PERMUTED_WEIGHTS, torch.stack(others)), note)
+    return Change(predicted[-1], measured, before, probe.frequency, (PERMUTED_WEIGHTS, torch.stack(others)), False, note)
 
 
 def digit_decoder(depth: int, generator: Generator) -> Iterator[Measurement]:

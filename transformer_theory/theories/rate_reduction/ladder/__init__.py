@@ -1,34 +1,43 @@
 """The ladder: rate reduction as a share of its optimum, from free features to networks that are trained without it.
 
-The first rung is the setting of the theorem: features of norm 1 that ascend ΔR themselves. The next ones train a network on ΔR and evaluate
-held-out samples, first of a mixture of subspaces, then of the digits. From the fourth rung on, no loss contains ΔR: the labels are learned
-by cross-entropy. All rungs have n = 256 samples with the same class sizes, d = 64 and ε² = 1/2, because share and null depend on them. Only
-CRATE has d = 96, and images of the caller have other class sizes.
+The first rung is the setting of the theorem: features of norm 1 that ascend ΔR themselves. The next ones train a network on ΔR and measure
+the training samples, then held-out samples of a mixture of subspaces, then held-out digits. From the fifth rung on, no loss contains ΔR:
+the labels are learned by cross-entropy. All rungs have n = 256 samples with the same class sizes, d = 64 and ε² = 1/2, because share and
+nulls depend on them. Only CRATE has d = 96, and images of the caller have other class sizes.
 
-Wrong labels are the last relaxation of the column "depth", so that no earlier rung carries them. The networks of the column "trained
-network" are given recipes with right labels, and their headline is a mean over layers; the share in their last layer has a row of its own.
+Each rung has two nulls: permuted labels, and inputs without training (:mod:`.inputs`). The second asks whether training added anything.
+
+Rungs are cumulative up to the end of the column "depth", whose last rung has wrong labels, so that no other rung carries them. The networks
+of the column "trained network" have recipes of their own, with right labels, and their headline is a mean over layers; the share in their
+last layer has a row of its own.
 
 Source: :cite:t:`yu2020learning` (the optimum).
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 
 import torch
 
 from ....core.errors import NotConverged
 from ....core.ladder import COLUMNS, Rung
 from ....core.measurement import Measurement
-from ....core.statistics import HEADLINE_DRAWS, permutations
-from ....data import Images
-from ....training.trained_rungs import STEPS, headline_in, trained_network, trained_network_rungs
+from ....core.statistics import LADDER_DRAWS, fixed_generator, permutations
+from ....data import Images, TokenData, image_sets
+from ....training.trained_rungs import STEPS, digit_parts, headline_in, trained_network, trained_network_rungs
 from ..in_networks import IN_NETWORKS
 from ..problem import NAME, OPTIMUM_THEOREM
 from . import trainings
-from .quantities import HEADLINE, Evaluated, angle_row, last_layer_row, rows
+from .quantities import HEADLINE, Evaluated, angle_row, inputs_row, last_layer_row, rows, second_row
 
 OWN, TOKENS, TRAINED, ADAMW, BLOCK, DEPTH, _ = COLUMNS
+# What changes in the networks of the last column. They are not cumulative.
+RECIPES = {
+    "ViT on digits": "one recipe (now two blocks, 600 steps, right labels, and the mean over layers)",
+    "CRATE on digits": "the blocks are a transformer's (now those of CRATE, with d = 96)",
+    "ViT on images": "the data are the digits (the network is a ViT again)",
+}
 
 
 def _measure(train: Callable[[torch.Generator], Evaluated], generator: torch.Generator) -> Iterator[Measurement]:
@@ -42,16 +51,31 @@ def _measure(train: Callable[[torch.Generator], Evaluated], generator: torch.Gen
 
 
 def _in_trained_network(recipe: str, generator: torch.Generator, images: tuple[Images, Images] | None = None) -> Iterator[Measurement]:
-    """Yields the headline of a trained network, a mean over layers, then its share in the last layer and its angle there."""
+    """Yields the headline of a trained network, a mean over layers, with both nulls, then the share of the inputs, and the share and the
+    angle of the last layer.
+    """
     model, validation = trained_network(recipe, generator.initial_seed(), images)
-    yield headline_in(model, validation, NAME, IN_NETWORKS, name=recipe, steps=STEPS)
+    headline = headline_in(model, validation, NAME, IN_NETWORKS, name=recipe, steps=STEPS)
+    yield headline
     held_out = validation[: trainings.HELD_OUT]
     assert held_out.labels is not None
     labels = held_out.labels.unique(return_inverse=True)[1]
-    evaluated = Evaluated(trainings.class_tokens(model, held_out), labels, permutations(len(labels), HEADLINE_DRAWS))
-    columns = {"n": len(labels), "split": "validation", "data": held_out.name, "model": recipe, "note": "class token after the last block"}
+    inputs = trainings.centred(held_out, _training_tokens(images))
+    evaluated = Evaluated(trainings.class_tokens(model, held_out), labels, permutations(len(labels), LADDER_DRAWS), inputs)
+    columns = {"n": len(labels), "split": "validation", "data": held_out.name, "model": recipe}
+    if headline.value is not None:
+        # All layers have the same dimension, so the null of one layer is that of their mean.
+        yield second_row(headline, evaluated)
+        yield inputs_row(evaluated, **columns)
+    columns["note"] = "class token after the last block"
     yield last_layer_row(evaluated, **columns)
     yield angle_row(evaluated, **columns)
+
+
+@lru_cache(maxsize=1)
+def _training_tokens(images: tuple[Images, Images] | None) -> TokenData:
+    """Returns the training tokens of :func:`~transformer_theory.training.trained_rungs.trained_network`."""
+    return digit_parts()[0] if images is None else image_sets.tokens_of(images[0].mixed(fixed_generator()), fixed_generator())
 
 
 def _rung(name: str, relaxes: str, train: Callable[[torch.Generator], Evaluated], column: str, *, covered: bool = False) -> Rung:
@@ -62,15 +86,16 @@ LADDER = replace(
     HEADLINE,
     rungs=(
         _rung("free features", "", trainings.free_features, OWN, covered=True),
-        _rung("network, held-out", "the features are free and are those that ascend", trainings.on_mixture, OWN),
+        _rung("network, training samples", "the features are free", trainings.on_training_samples, OWN),
+        _rung("network, held-out", "the measured samples are those that ascend", trainings.on_mixture, OWN),
         _rung("digits", "each class lies in a subspace", trainings.on_digits, TOKENS),
         _rung("cross-entropy, norm 1", "the loss is the rate reduction", trainings.normalised, TRAINED),
         _rung("plain cross-entropy", "training scales the features to norm 1", trainings.plain, TRAINED),
         _rung("mini-batches", "all samples enter each step", trainings.mini_batches, ADAMW),
         _rung("AdamW", "gradient descent", trainings.adamw, ADAMW),
-        _rung("transformer block", "the network is a perceptron", trainings.one_block, BLOCK),
+        _rung("transformer block", "the network is a perceptron, trained in 150 steps (now 400)", trainings.one_block, BLOCK),
         _rung("three blocks", "there is one block", trainings.several_blocks, DEPTH),
-        _rung("wrong labels", "the training labels are right", trainings.wrong_labels, DEPTH),
-        *trained_network_rungs(_in_trained_network),
+        _rung("wrong labels", "the training labels are right (on this rung only)", trainings.wrong_labels, DEPTH),
+        *(replace(rung, relaxes=RECIPES.get(rung.name, rung.relaxes)) for rung in trained_network_rungs(_in_trained_network)),
     ),
 )

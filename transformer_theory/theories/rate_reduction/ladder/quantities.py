@@ -27,7 +27,7 @@ derived here.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -37,17 +37,19 @@ from torch import Tensor
 from ....core.ladder import Ladder
 from ....core.measurement import Measurement
 from ....core.sources import Source
+from ....core.statistics import fixed_generator
 from ....core.validation import integers, positive
 from ....metrics.class_features import EPS, NULL_KIND, permuted_labels, permuted_reductions
 from ....metrics.coding import unit_norm
 from ..in_networks import SHARE
 from ..optimum import optimum
 from ..problem import MCR2, NAME, OPTIMUM_THEOREM, sorted_labels
+from .inputs import isometric, projections
 
 ANGLE = "mean angle between classes, degrees"
 BEFORE = "rate reduction as a share of the optimum, before training"
 COLLAPSED = "rate reduction as a share of its value at neural collapse"
-INPUTS = "rate reduction as a share of the optimum, centred inputs"
+INPUTS = "rate reduction as a share of the optimum, centred inputs"  # projected at random if they have more dimensions than the features
 LAST_LAYER = "rate reduction as a share of the optimum, last layer"
 ORTHOGONAL = 90.0  # degrees
 COLLAPSE = Source("papyan2020prevalence")
@@ -62,8 +64,8 @@ class Evaluated:
         features: one row per sample, scaled to norm 1 when measured, ``[n, d]``.
         labels: classes 0, 1, ..., none of them empty, ``[n]``.
         orders: permutations of the samples, one per null draw, ``[draws, n]``.
+        inputs: inputs of the network for the same samples, with the mean training input subtracted, ``[n, inputs]``.
         before: features of the same samples before training, ``[n, d]``; None: not measured.
-        inputs: inputs of the network for the same samples, with the mean training input subtracted, ``[n, d]``; None: not measured.
         collapse: whether the training predicts neural collapse, so that the value there is a second reference.
         split: part of the data: "train", "validation".
         data, model: names for the columns of the rows.
@@ -73,8 +75,8 @@ class Evaluated:
     features: Float[Tensor, "n d"]
     labels: Int[Tensor, " n"]
     orders: Int[Tensor, "draws n"]
+    inputs: Float[Tensor, "n inputs"]
     before: Float[Tensor, "n d"] | None = None
-    inputs: Float[Tensor, "n d"] | None = None
     collapse: bool = False
     split: str = "validation"
     data: str = "digits"
@@ -88,25 +90,44 @@ class Evaluated:
 
 
 def rows(evaluated: Evaluated) -> Iterator[Measurement]:
-    """Yields the headline, the angle, and where they apply the share of the value at collapse, and the shares before training and of the
-    inputs.
+    """Yields the headline with both nulls, the angle, the share of the inputs, and where they apply the share of the value at collapse and
+    the share before training.
     """
     columns: dict[str, Any] = {name: getattr(evaluated, name) for name in ("split", "data", "model", "note")} | {"n": len(evaluated.labels)}
     best = optimum(evaluated.sizes, evaluated.features.shape[1], eps=EPS).value
     values = _reductions(evaluated.features, evaluated)
     shares = [value / best for value in values]
     share: dict[str, Any] = {"unit": "share", "side": ">=", "predicted": 1.0, **columns}
-    yield HEADLINE.row(NAME, shares[0], predicted=1.0, basis="theory", source=OPTIMUM_THEOREM, null=permuted_labels(shares[1:]), **columns)
+    null = permuted_labels(shares[1:])
+    headline = HEADLINE.row(NAME, shares[0], predicted=1.0, basis="theory", source=OPTIMUM_THEOREM, null=null, **columns)
+    yield headline
+    yield second_row(headline, evaluated)
     yield angle_row(evaluated, **columns)
+    yield inputs_row(evaluated, **columns)
     if evaluated.collapse:
         reference = collapsed_reduction(evaluated.sizes, evaluated.features.shape[1], eps=EPS)
         relative = [value / reference for value in values]
         null = permuted_labels(relative[1:])
         yield Measurement(NAME, "rung", COLLAPSED, relative[0], basis="limit", source=COLLAPSE, null=null, **share)
-    for quantity, features in ((BEFORE, evaluated.before), (INPUTS, evaluated.inputs)):
-        if features is not None:
-            shares = [value / best for value in _reductions(features, evaluated)]
-            yield Measurement(NAME, "rung", quantity, shares[0], source=OPTIMUM_THEOREM, null=permuted_labels(shares[1:]), **share)
+    if evaluated.before is not None:
+        shares = [value / best for value in _reductions(evaluated.before, evaluated)]
+        yield Measurement(NAME, "rung", BEFORE, shares[0], source=OPTIMUM_THEOREM, null=permuted_labels(shares[1:]), **share)
+
+
+def second_row(headline: Measurement, evaluated: Evaluated) -> Measurement:
+    """Returns the headline with the second null, random projections of the inputs to the dimension of the features."""
+    null = projections(evaluated.inputs, evaluated.labels, evaluated.features.shape[1], draws=len(evaluated.orders))
+    return replace(headline, null=null, setting=f"null: {null.kind}")
+
+
+def inputs_row(evaluated: Evaluated, **columns: Any) -> Measurement:
+    """Returns the share of the inputs, projected once if they have more dimensions than the features, with permuted labels as the null."""
+    dim = evaluated.features.shape[1]
+    best = optimum(evaluated.sizes, dim, eps=EPS).value
+    features = isometric(evaluated.inputs.double(), dim, fixed_generator())
+    shares = [value / best for value in _reductions(features, evaluated)]
+    columns |= {"unit": "share", "side": ">=", "source": OPTIMUM_THEOREM, "note": "inputs without the mean training input"}
+    return Measurement(NAME, "rung", INPUTS, shares[0], predicted=1.0, null=permuted_labels(shares[1:]), **columns)
 
 
 def angle_row(evaluated: Evaluated, **columns: Any) -> Measurement:

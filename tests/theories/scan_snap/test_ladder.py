@@ -2,13 +2,16 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
 from transformer_theory.core.errors import NotConverged
 from transformer_theory.core.ladder import COLUMNS
+from transformer_theory.core.statistics import LADDER_DRAWS, over_seeds
 from transformer_theory.data.text import Text, Vocabulary
+from transformer_theory.data.tokens import stratified
 from transformer_theory.models.embedding import build
 from transformer_theory.theories.scan_snap import SequenceClasses, exact_flow
 from transformer_theory.theories.scan_snap.closed_form import scanning_time
@@ -39,8 +42,8 @@ def change(own: agreement.SplitSequences) -> torch.Tensor:
     return rungs.minimal_model(own, attention_rate=agreement.FAST_DECODER)
 
 
-def headline(sequences: agreement.SplitSequences, prediction: agreement.Prediction, change):
-    rows = list(agreement.agreement_rows(sequences, prediction, change, ""))
+def headline(prediction: agreement.Prediction, change):
+    rows = list(agreement.agreement_rows(prediction, change, ""))
     assert [row.kind for row in rows] == ["rung"] * len(rows)
     return rows[0]
 
@@ -82,18 +85,18 @@ def test_the_assumptions_hold_in_the_covered_rung():
 
 
 def test_the_own_setting_agrees_and_broken_dynamics_do_not(own, prediction, change):
-    row = headline(own, prediction, lambda: change)
+    row = headline(prediction, lambda: change)
     assert row.value > 0.9
     assert row.null.p(row.value, ">=") < 0.05
-    reversed_row = headline(own, prediction, lambda: -change)  # attention that moves against the gradient
+    reversed_row = headline(prediction, lambda: -change)  # attention that moves against the gradient
     assert reversed_row.value == pytest.approx(-row.value)
-    rarity = headline(own, prediction, lambda: -own.counts.sum(0)).value  # that rare tokens gain attention is not what the theory says
+    rarity = headline(prediction, lambda: -own.counts.sum(0)).value  # that rare tokens gain attention is not what the theory says
     assert rarity < row.value - 0.5
 
 
 def test_the_headline_is_counted_on_the_held_out_sequences(own, change):
     sequences = replace(own, held_target=own.permuted[0], permuted=own.permuted[1:20])  # held-out sequences without their classes
-    by_name = {row.quantity: row.value for row in agreement.agreement_rows(sequences, agreement.predict(sequences), lambda: change, "")}
+    by_name = {row.quantity: row.value for row in agreement.agreement_rows(agreement.predict(sequences), lambda: change, "")}
     assert by_name[LADDER.quantity] < 0.85
     assert by_name[agreement.LEARNT] > 0.95
 
@@ -102,7 +105,7 @@ def test_classes_that_do_not_differ_are_at_chance():
     g, p = generator(1), torch.linspace(0.2, 1, 12, dtype=torch.float64)
     classes = SequenceClasses((p / p.sum()).expand(3, -1), torch.zeros(3, dtype=torch.long), 50)
     sequences = rungs.drawn(classes, context=rungs.SHORT, generator=g)
-    row = headline(sequences, agreement.predict(sequences), lambda: rungs.minimal_model(sequences, attention_rate=0.1))
+    row = headline(agreement.predict(sequences), lambda: rungs.minimal_model(sequences, attention_rate=0.1))
     assert row.null.p(row.value, ">=") > 0.05
 
 
@@ -110,13 +113,13 @@ def test_a_diverged_training_is_a_row_with_its_reason(own, prediction):
     def diverge():
         raise NotConverged("the loss is not finite")
 
-    row = headline(own, prediction, diverge)
+    row = headline(prediction, diverge)
     assert row.value is None
     assert "not finite" in row.reason
 
 
 def test_a_change_without_an_order_has_a_reason(own, prediction):
-    row = headline(own, prediction, lambda: torch.zeros(own.counts.shape[1]))
+    row = headline(prediction, lambda: torch.zeros(own.counts.shape[1]))
     assert row.value is None
     assert row.reason
 
@@ -166,7 +169,7 @@ def test_rungs_are_deterministic_and_have_a_null(name: str):
     row = first[0]
     assert (row.kind, row.quantity, row.side, row.predicted) == ("rung", LADDER.quantity, ">=", 1.0)
     assert row.null is not None
-    assert (row.null.kind, len(row.null.draws)) == (LADDER.null_kind, 199)
+    assert (row.null.kind, len(row.null.draws)) == (LADDER.null_kind, LADDER_DRAWS)
     assert row.null.low < row.null.median < row.null.high
 
 
@@ -178,6 +181,48 @@ def test_seeds_split_the_digits_differently(monkeypatch, prediction):
     assert bool((first.counts.sum(1) == rungs.SHORT).all())
 
 
+def test_seeds_share_the_permutations_of_all_next_tokens(monkeypatch, prediction):
+    monkeypatch.setattr(rungs, "predict", lambda sequences: prediction)  # not needed, and slow
+    data, _ = rungs.commonest_query()
+    held, permuted = {}, {}
+    for seed in (0, 3):
+        sequences, _ = rungs.visual_words.__wrapped__(seed)
+        _, held[seed] = stratified(len(data), data.labels, rungs.LEARNT_SHARE, generator(seed), what="sequences")
+        assert torch.equal(sequences.held_target, data.labels[held[seed]])
+        permuted[seed] = torch.full((LADDER_DRAWS, len(data)), -1)
+        permuted[seed][:, held[seed]] = sequences.permuted
+    both = (permuted[0][0] >= 0) & (permuted[3][0] >= 0)
+    assert 50 < int(both.sum()) < 150  # about .3 * .3 * 1082
+    assert torch.equal(permuted[0][:, both], permuted[3][:, both])
+    # Next tokens of learnt sequences come into the held-out part as well, so its class sizes vary from draw to draw.
+    sizes = torch.stack([(permuted[0] == label).sum(1) for label in range(10)], 1)
+    assert float(sizes.double().std(0).min()) > 1
+    assert bool((permuted[0][:, held[0]] != data.labels[held[0]]).any(1).all())
+
+
+def test_the_null_of_the_mean_narrows_as_much_as_the_seeds_are_independent():
+    rows = []
+    for seed in (0, 3):
+        sequences, prediction = rungs.visual_words(seed)
+        change = partial(rungs.minimal_model, sequences, attention_rate=1.0)
+        rows.append(headline(prediction, change))
+    single = [torch.tensor(row.null.draws).std() for row in rows]
+    mean = torch.tensor(over_seeds(rows).null.draws).std()
+    # Seeds that move together would give the mean of both, independent ones this divided by sqrt(2).
+    assert float(mean) < 0.9 * float(sum(single)) / 2
+
+
+def test_redrawn_words_have_the_frequencies_of_the_visual_words():
+    classes = rungs.redrawn_words(generator())
+    counts, labels, K, M = rungs._counted(*rungs.commonest_query())
+    assert classes.conditional.shape == (K, counts.shape[1])
+    assert (classes.vocab_size, classes.query.unique().tolist()) == (M, [0])
+    weights = torch.bincount(labels).double() / len(labels)
+    torch.testing.assert_close(classes.weights, weights)
+    # All sequences have 15 words, so the frequencies of all classes together are those of all words.
+    torch.testing.assert_close(classes.weights @ classes.conditional, counts.sum(0) / counts.sum())
+
+
 def make_text(words: int) -> Text:
     ids = torch.randint(1, 12, (words,), generator=generator())
     ids[::5] = 1  # the most frequent word
@@ -186,7 +231,7 @@ def make_text(words: int) -> Text:
 
 def test_the_text_rung_measures_held_out_stretches(monkeypatch):
     monkeypatch.setattr(text, "STEPS", 3)
-    monkeypatch.setattr(text, "HEADLINE_DRAWS", 5)
+    monkeypatch.setattr(text, "LADDER_DRAWS", 5)
     row, *_ = RUNGS["decoder on a text"].measure(generator(), make_text(12_000))
     assert row.value is not None
     assert row.null is not None

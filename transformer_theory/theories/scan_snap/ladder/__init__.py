@@ -20,6 +20,7 @@ from .rungs import (
     STEPS,
     network,
     own_rung,
+    redrawn_words,
     reparametrised,
     softmax_attention,
     ten_classes,
@@ -38,9 +39,10 @@ LADDER = replace(
         Rung("two classes", "", partial(own_rung, two_classes, LONG), OWN, covered=True),
         Rung("ten classes", "one common token and weakly overlapping classes", partial(own_rung, ten_classes, LONG), OWN),
         Rung("short sequences", f"long sequences: {SHORT} words instead of {LONG:,}", partial(own_rung, ten_classes, SHORT), OWN),
+        Rung("redrawn words", "distinct tokens: the frequencies are those of visual words", partial(own_rung, redrawn_words, SHORT), OWN),
         Rung(
             "visual words",
-            "distinct tokens and words drawn independently",
+            "words drawn independently: real images",
             partial(words_rung, partial(reparametrised, FAST_DECODER), "the theory's model"),
             TOKENS,
         ),
@@ -52,7 +54,7 @@ LADDER = replace(
         ),
         Rung(
             "softmax attention",
-            "attended tokens of norm one",
+            "attended tokens of norm one, and with them the flow's time",
             partial(words_rung, softmax_attention, f"{SOFTMAX_STEPS} steps of descent"),
             TRAINED,
         ),
@@ -71,7 +73,7 @@ LADDER = replace(
             BLOCK,
         ),
         Rung("three layers", "one layer", partial(words_rung, partial(network, True, 3, True), _BLOCK_ADAM), DEPTH),
-        Rung("ViT on visual words", "one head; a query that is a word", vit_rung, NETWORK),
+        Rung("ViT on visual words", "one head; a query that is a word: the class token reads all images", vit_rung, NETWORK),
         Rung("decoder on a text", "the digits, and one prediction per sequence", text_rung, NETWORK, needs="text"),
     ),
 )

@@ -8,6 +8,9 @@ The prediction is counted on held-out sequences. Training can learn accidents of
 null permutes the next tokens of the held-out sequences: the frequencies of the tokens and their joint occurrence stay, the classes are
 lost. It is not centred at zero: frequent tokens are predicted to lose attention, and do lose it, with any next tokens.
 
+On the digits each seed holds out other sequences of the same data. One permutation of the next tokens of all sequences therefore gives
+draw i of every seed (:func:`permuted_next_tokens`), and the mean of draws i is a draw of the null of the mean.
+
 Source: :cite:t:`tian2023scan` (Lemmas 1 and 2: gradient descent on long sequences follows this flow).
 """
 
@@ -22,6 +25,7 @@ from ....core.errors import NotConverged
 from ....core.ladder import Ladder
 from ....core.measurement import Measurement, Null
 from ....core.sources import Source
+from ....core.statistics import LADDER_DRAWS, permutations
 from ....data.tokens import TokenData
 from ..closed_form import scanning_time
 from ..comparison import MAX_TOKENS, NAME, PAPER
@@ -49,8 +53,7 @@ class SplitSequences:
         counts, target: contextual tokens of the learnt sequences as counts, ``[n, S]``, and their classes, ``[n]``.
         held_counts, held_target: the same of the held-out sequences, ``[m, S]`` and ``[m]``.
         classes, vocab_size: K and M.
-        permuted: next tokens of the held-out sequences in permuted order, ``[draws, m]``.
-        shared: whether seeds share the data, so that the draws of their nulls are not independent.
+        permuted: next tokens of the held-out sequences in each draw of the null, ``[draws, m]``.
         data: the learnt sequences as tokens, for networks. None: drawn as counts.
     """
 
@@ -61,7 +64,6 @@ class SplitSequences:
     classes: int
     vocab_size: int
     permuted: Int[Tensor, "draws m"]
-    shared: bool = True
     data: TokenData | None = None
 
 
@@ -80,6 +82,20 @@ class Prediction:
     held_out: Float[Tensor, "runs some"]
     learnt: Float[Tensor, " some"]
     distinctness: Float[Tensor, "runs some"]
+
+
+def permuted_next_tokens(labels: Int[Tensor, " n"], held: Int[Tensor, " m"]) -> Int[Tensor, "draws m"]:
+    """Returns the next tokens of the held-out sequences in each draw of the null.
+
+    Draw i permutes the next tokens of all sequences, those of the learnt part included, in the same way for all seeds. A sequence that
+    several seeds hold out thus has the same next token in all of them. Permutations within each held-out part would treat the seeds as
+    independent, although they share sequences, and the null of their mean would be too narrow.
+
+    Args:
+        labels: next tokens of all sequences, ``[n]``.
+        held: indices of the held-out sequences, ``[m]``.
+    """
+    return labels[permutations(len(labels), LADDER_DRAWS)][:, held]
 
 
 def conditionals(counts: Float[Tensor, "n S"], targets: Int[Tensor, "runs n"], classes: int) -> Float[Tensor, "runs K S"]:
@@ -131,18 +147,18 @@ def predict(sequences: SplitSequences) -> Prediction:
     targets = torch.cat([sequences.held_target[None], sequences.permuted])
     by_run = conditionals(sequences.held_counts[:, tokens], targets, sequences.classes)
     own = conditionals(sequences.counts[:, tokens], sequences.target[None], sequences.classes)
+    # All draws have the class shares of the value. Permutations keep them: those within the held-out part exactly, those of all sequences
+    # up to rounding, since a stratified split gives each part the shares of the whole.
     shares = [torch.bincount(part, minlength=sequences.classes).double() / len(part) for part in (targets[0], sequences.target)]
     changes = [predicted_change(P, w, vocab_size=sequences.vocab_size) for P, w in zip((by_run, own), shares)]
     return Prediction(tokens, changes[0], changes[1][0], by_run.amax(1) / by_run.sum(1))
 
 
-def agreement_rows(
-    sequences: SplitSequences, prediction: Prediction, change: Callable[[], Float[Tensor, " S"]], note: str
-) -> Iterator[Measurement]:
+def agreement_rows(prediction: Prediction, change: Callable[[], Float[Tensor, " S"]], note: str) -> Iterator[Measurement]:
     """Yields the headline of a rung, its agreement with the prediction from the learnt sequences, and the agreement of both predictions.
 
     Args:
-        sequences, prediction: the sequences and the prediction for them.
+        prediction: the prediction for the sequences.
         change: trains a model and returns the measured change of the logit of each token, ``[S]``.
         note: description of the training.
     """
@@ -153,8 +169,8 @@ def agreement_rows(
         return
     n, kind = len(prediction.tokens), HEADLINE.null_kind
     for quantity, rows in ((HEADLINE.quantity, prediction.held_out), (BY_DISTINCTNESS, prediction.distinctness)):
-        value, null = _with_null(rank_correlation(measured, rows), sequences.shared)
-        columns = {"null": Null(kind, null), "n": n, "split": "validation", "source": SOURCE, "note": note}
+        value, *draws = rank_correlation(measured, rows).tolist()
+        columns = {"null": Null(kind, tuple(draws)), "n": n, "split": "validation", "source": SOURCE, "note": note}
         if quantity == HEADLINE.quantity:
             yield HEADLINE.row(NAME, value, predicted=1.0, basis="limit", **columns)
         else:
@@ -163,14 +179,6 @@ def agreement_rows(
     yield Measurement(
         NAME, "rung", LEARNT, learnt, side=">=", n=n, split="train", source=SOURCE, note="training may learn by heart what it predicts"
     )
-    value, null = _with_null(rank_correlation(prediction.learnt, prediction.held_out), sequences.shared)
+    value, *draws = rank_correlation(prediction.learnt, prediction.held_out).tolist()
     note = "reliability of the prediction: both parts are samples of the same sequences"
-    yield Measurement(NAME, "rung", CEILING, value, side=">=", null=Null(kind, null), n=n, source=SOURCE, note=note)
-
-
-def _with_null(values: Float[Tensor, " runs"], shared: bool) -> tuple[float, tuple[float, ...]]:
-    """Returns the first value, and the others as draws of its null."""
-    value, *draws = values.tolist()
-    # Each seed holds out other sequences of the same data, so the seeds are not independent. Sorted draws are averaged over seeds as if the
-    # seeds moved together, which is the widest null of their mean, as in :mod:`..comparison`.
-    return value, tuple(sorted(draws)) if shared else tuple(draws)
+    yield Measurement(NAME, "rung", CEILING, value, side=">=", null=Null(kind, tuple(draws)), n=n, source=SOURCE, note=note)

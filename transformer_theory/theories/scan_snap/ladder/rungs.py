@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from ....core.measurement import Measurement
-from ....core.statistics import HEADLINE_DRAWS, permutations
+from ....core.statistics import LADDER_DRAWS, permutations
 from ....data import digits
 from ....data.bridges import one_hot
 from ....data.queries import most_frequent
@@ -22,8 +22,8 @@ from ....training.supervised import train_classifier
 from ....training.tasks import Classification, StreamTask
 from ..closed_form import scanning_time
 from ..dynamics import Batch, Weights, gradient_descent
-from ..problem import SequenceClasses, single_common
-from .agreement import FAST_DECODER, HORIZON, Prediction, SplitSequences, agreement_rows, predict
+from ..problem import SequenceClasses, estimate_conditional, single_common
+from .agreement import FAST_DECODER, HORIZON, Prediction, SplitSequences, agreement_rows, permuted_next_tokens, predict
 from .networks import SoftmaxAttention, WordNetwork, word_logits
 
 LONG, SHORT = 20_000, 15  # contextual tokens: sequences that are long for the theory, and as short as those of the digits
@@ -57,6 +57,18 @@ def ten_classes(generator: Generator) -> SequenceClasses:
     return SequenceClasses(weights / weights.sum(1, keepdim=True), torch.zeros(K, dtype=torch.long), 1000)
 
 
+def redrawn_words(generator: Generator) -> SequenceClasses:
+    """Returns the classes of the visual words: P(l | n) and the class shares, counted on all digits with the commonest query.
+
+    Sequences drawn from them have the frequencies of the visual words, but their words are independent. Nothing is random here.
+    """
+    chosen, context = commonest_query()
+    counts, labels, classes, vocab_size = _counted(chosen, context)
+    share = torch.bincount(labels, minlength=classes).double()
+    conditional = estimate_conditional(counts, labels, classes)
+    return SequenceClasses(conditional, torch.zeros(classes, dtype=torch.long), vocab_size, share / share.sum())
+
+
 def drawn(classes: SequenceClasses, *, context: int, generator: Generator) -> SplitSequences:
     """Draws sequences of given classes, with independent permutations of the held-out next tokens.
 
@@ -67,15 +79,15 @@ def drawn(classes: SequenceClasses, *, context: int, generator: Generator) -> Sp
     """
     counts, target = classes.sample_counts(LEARNT, context=context, generator=generator)
     held_counts, held = classes.sample_counts(HELD_OUT, context=context, generator=generator)
-    permuted = held[permutations(HELD_OUT, HEADLINE_DRAWS, generator)]
-    return SplitSequences(counts, target, held_counts, held, classes.classes, classes.vocab_size, permuted, shared=False)
+    permuted = held[permutations(HELD_OUT, LADDER_DRAWS, generator)]
+    return SplitSequences(counts, target, held_counts, held, classes.classes, classes.vocab_size, permuted)
 
 
 def own_rung(draw: Callable[[Generator], SequenceClasses], context: int, generator: Generator) -> Iterator[Measurement]:
     """Measures the theory's model on sequences of classes that are drawn."""
     sequences = drawn(draw(generator), context=context, generator=generator)
     change = partial(minimal_model, sequences, attention_rate=FAST_DECODER)
-    yield from agreement_rows(sequences, predict(sequences), change, f"sequences of {context} words")
+    yield from agreement_rows(predict(sequences), change, f"sequences of {context} words")
 
 
 def minimal_model(sequences: SplitSequences, *, attention_rate: float) -> Float[Tensor, " S"]:
@@ -94,13 +106,18 @@ def minimal_model(sequences: SplitSequences, *, attention_rate: float) -> Float[
 # ---- visual words
 
 
-@lru_cache(maxsize=2)
-def visual_words(seed: int) -> tuple[SplitSequences, Prediction]:
-    """Returns the digits that end in the commonest visual word, their query, split at random, and the prediction for them."""
+def commonest_query() -> tuple[TokenData, Int[Tensor, "n context"]]:
+    """Returns the digits that end in the commonest visual word, their query, and the words before it."""
     data = digits()
     context, query = data.context_and_query()
     chosen = (query == most_frequent(query, 1)).nonzero()[:, 0]
-    return _split(data[chosen], context[chosen], seed)
+    return data[chosen], context[chosen]
+
+
+@lru_cache(maxsize=2)
+def visual_words(seed: int) -> tuple[SplitSequences, Prediction]:
+    """Returns the digits that end in the commonest visual word, split at random, and the prediction for them."""
+    return _split(*commonest_query(), seed)
 
 
 @lru_cache(maxsize=2)
@@ -111,24 +128,28 @@ def whole_images(seed: int) -> tuple[SplitSequences, Prediction]:
     return _split(data, data.ids, seed)
 
 
-def _split(data: TokenData, context: Int[Tensor, "n context"], seed: int) -> tuple[SplitSequences, Prediction]:
-    labels, ids = data.labels, data.ids
-    assert labels is not None
-    assert ids is not None
+def _counted(data: TokenData, context: Int[Tensor, "n context"]) -> tuple[Float[Tensor, "n S"], Int[Tensor, " n"], int, int]:
+    """Returns counts of the words of the context, classes of the sequences, K, and M."""
+    assert data.labels is not None
     assert data.vocab_size is not None
-    K = data.classes
-    S = data.vocab_size - K  # words; the other ids are the next tokens
-    counts, words = one_hot(context, S).sum(1), TokenData(one_hot(ids, S), labels=labels, ids=ids, name="visual words")
+    words = data.vocab_size - data.classes  # S; the other ids are the next tokens
+    return one_hot(context, words).sum(1), data.labels, data.classes, data.vocab_size
+
+
+def _split(data: TokenData, context: Int[Tensor, "n context"], seed: int) -> tuple[SplitSequences, Prediction]:
+    assert data.ids is not None
+    counts, labels, K, M = _counted(data, context)
+    words = TokenData(one_hot(data.ids, counts.shape[1]), labels=labels, ids=data.ids, name="visual words")
     learnt, held = stratified(len(data), labels, LEARNT_SHARE, Generator().manual_seed(seed), what="sequences")
-    permuted = labels[held][permutations(len(held), HEADLINE_DRAWS)]
-    sequences = SplitSequences(counts[learnt], labels[learnt], counts[held], labels[held], K, data.vocab_size, permuted, data=words[learnt])
+    permuted = permuted_next_tokens(labels, held)
+    sequences = SplitSequences(counts[learnt], labels[learnt], counts[held], labels[held], K, M, permuted, data=words[learnt])
     return sequences, predict(sequences)
 
 
 def words_rung(train: Trainer, note: str, generator: Generator) -> Iterator[Measurement]:
     """Measures a model on the visual words after one query."""
     sequences, prediction = visual_words(generator.initial_seed())
-    yield from agreement_rows(sequences, prediction, lambda: train(sequences, generator), note)
+    yield from agreement_rows(prediction, lambda: train(sequences, generator), note)
 
 
 def reparametrised(attention_rate: float, sequences: SplitSequences, generator: Generator) -> Float[Tensor, " S"]:
@@ -183,4 +204,4 @@ def vit_rung(generator: Generator) -> Iterator[Measurement]:
         train_classifier(model, data, data, steps=BLOCK_STEPS, generator=generator, **settings)
         return word_logits(model.eval(), inputs, words, count=S, query=0) - before
 
-    yield from agreement_rows(sequences, prediction, change, f"class token as query, {BLOCK_STEPS} steps of AdamW")
+    yield from agreement_rows(prediction, change, f"class token as query, {BLOCK_STEPS} steps of AdamW")

@@ -7,7 +7,7 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from ....core.measurement import Measurement
-from ....core.statistics import HEADLINE_DRAWS, permutations
+from ....core.statistics import LADDER_DRAWS, permutations
 from ....data.queries import most_frequent
 from ....data.text import CONTEXT, Text, Vocabulary
 from ....models.decoder import Decoder
@@ -65,9 +65,9 @@ def text_sequences(text: Text) -> tuple[Text, SplitSequences, Int[Tensor, "n con
 
     counts, target = counted(windows, following)
     held_counts, held_target = counted(held_windows, held_following)
-    permuted = held_target[permutations(len(held_target), HEADLINE_DRAWS)]
+    permuted = held_target[permutations(len(held_target), LADDER_DRAWS)]
     # All seeds hold out the same windows and share the permutations: draw i of each seed belongs to the same prediction.
-    sequences = SplitSequences(counts, target, held_counts, held_target, len(next_words), len(words), permuted, shared=False)
+    sequences = SplitSequences(counts, target, held_counts, held_target, len(next_words), len(words), permuted)
     return learnt, sequences, windows[torch.linspace(0, len(windows) - 1, min(len(windows), PROBED)).long()], kept
 
 
@@ -93,4 +93,4 @@ def text_rung(generator: Generator, text: Text) -> Iterator[Measurement]:
         return (word_logits(model.eval(), windows, windows[:, :-1], count=vocabulary) - before)[kept]
 
     query = learnt.vocabulary.words[int(windows[0, -1])]
-    yield from agreement_rows(sequences, predict(sequences), change, f"query {query!r}, {STEPS} steps of Adam")
+    yield from agreement_rows(predict(sequences), change, f"query {query!r}, {STEPS} steps of Adam")

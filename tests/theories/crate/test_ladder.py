@@ -1,4 +1,4 @@
-"""The ladder of compression: its contract, its null, and why the paper's step fails in subspaces that share directions."""
+"""The ladder of compression: its contract, its nulls, and why the paper's step fails in subspaces that share directions."""
 
 from functools import lru_cache, partial
 
@@ -17,11 +17,12 @@ from transformer_theory.models.crate.sparsification import ista_step
 from transformer_theory.theories import crate
 from transformer_theory.theories.crate.in_networks import COMPRESSION, EPS, IN_NETWORKS, NONZEROS, ROTATED, random_rotations
 from transformer_theory.theories.crate.ladder import LADDER, given_tokens, networks, quantities
-from transformer_theory.theories.crate.ladder.quantities import INCOHERENCE, compression_rows
+from transformer_theory.theories.crate.ladder.quantities import INCOHERENCE, ROTATED_UPDATES, SECOND, compression_rows
+from transformer_theory.theories.crate.ladder.updates import turned, update_rotations
 from transformer_theory.training.networks import Mlp
 
 RUNGS = {rung.name: rung for rung in LADDER.rungs}
-UNTRAINED_RUNGS = ("exact steps", "fitted subspaces", "digits", "paper's step")
+UNTRAINED_RUNGS = ("exact steps", "fitted subspaces", "digits", "paper's step", "embedded patches", "network's scale")
 
 
 DRAWS, NETWORKS = 39, 3  # fewer draws than in the ladder, for speed
@@ -31,7 +32,8 @@ DRAWS, NETWORKS = 39, 3  # fewer draws than in the ladder, for speed
 def _few_draws():
     with pytest.MonkeyPatch.context() as patch:
         for module in (given_tokens, networks, quantities):
-            patch.setattr(module, "HEADLINE_DRAWS", DRAWS)
+            patch.setattr(module, "LADDER_DRAWS", DRAWS)
+        patch.setattr(given_tokens, "HEADLINE_DRAWS", DRAWS)
         patch.setattr(networks, "RANGE_DRAWS", NETWORKS)
         yield
 
@@ -40,13 +42,24 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def headline(rows):
-    return Table(rows).select(quantity=LADDER.quantity).one()
+def headline(rows, setting=""):
+    return Table(rows).select(quantity=LADDER.quantity, setting=setting).one()
 
 
 def of_step(tokens, bases, step):
     """The headline of one step, with few draws."""
-    return headline(compression_rows(given_tokens.compression(tokens, step(tokens), bases, draws=DRAWS)))
+    return headline(of_update(tokens, bases, step(tokens)))
+
+
+def of_update(tokens, bases, after):
+    return tuple(compression_rows(given_tokens.compression(tokens, after, bases, draws=DRAWS)))
+
+
+def fall(before, after, frames):
+    """1 - R^c after / R^c before, of centred tokens of norm one."""
+    rates = (subspace_coding_rate(unit_norm(Z - Z.mean(-1, keepdim=True)), frames, eps=EPS).mean() for Z in (before, after))
+    first, last = rates
+    return float(1 - last / first)
 
 
 @lru_cache
@@ -59,9 +72,9 @@ def beyond(row):
     return (row.value > row.null.high) - (row.value < row.null.low)
 
 
-def test_the_rungs_cover_all_columns_and_only_the_first_is_covered():
+def test_the_rungs_cover_all_columns_and_no_theorem_covers_the_headline():
     assert {rung.column for rung in LADDER.rungs} == set(COLUMNS)
-    assert [rung.name for rung in LADDER.rungs if rung.covered] == ["exact steps"]
+    assert not any(rung.covered for rung in LADDER.rungs)
     assert [rung.name for rung in LADDER.rungs if rung.needs] == ["ViT on images"]
     assert IN_NETWORKS.headline == COMPRESSION
 
@@ -70,14 +83,29 @@ def test_the_rungs_cover_all_columns_and_only_the_first_is_covered():
 def test_rungs_without_training_keep_the_contract(name):
     rows = measured(name)
     assert {row.kind for row in rows} == {"rung"}
-    row, raw = headline(rows), Table(rows).select(quantity=COMPRESSION).one()
+    row, second, raw = headline(rows), headline(rows, SECOND), Table(rows).select(quantity=COMPRESSION, setting="").one()
     assert row.null.kind == LADDER.null_kind == ROTATED
-    assert len(row.null.draws) == DRAWS
+    assert second.null.kind == ROTATED_UPDATES
+    assert len(row.null.draws) == len(second.null.draws) == DRAWS
     assert row.null.median == pytest.approx(0, abs=1e-12)
     assert row.predicted is None
-    assert row.value == pytest.approx(raw.value - raw.null.median)
-    assert beyond(row) == (-1 if name == "paper's step" else 1)
+    assert row.value == second.value == pytest.approx(raw.value - raw.null.median)
+    expected = {"paper's step": (-1, -1), "embedded patches": (0, -1), "network's scale": (-1, -1)}.get(name, (1, 1))
+    assert (beyond(row), beyond(second)) == expected
     assert Table(rows).select(quantity=NONZEROS).one().null.low > Table(rows).select(quantity=NONZEROS).one().value
+
+
+def test_digits_and_the_step_in_the_paper_form_differ_in_the_step_alone(monkeypatch):
+    seen = []
+    monkeypatch.setattr(given_tokens, "step_rows", lambda *arguments, **_: seen.append(arguments) or ())
+    list(given_tokens.paper_rows(seeded(), embedded=False))
+    list(given_tokens.digit_rows(seeded()))
+    (tokens, bases, paper), (others, other_bases, exact) = seen
+    assert torch.equal(tokens, others)
+    assert torch.equal(bases, other_bases)
+    assert paper.keywords["kappa"] == exact.keywords["kappa"]
+    assert paper.keywords["eps"] == exact.keywords["eps"] == EPS
+    assert float(tokens.square().sum(-1).mean()) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("name", UNTRAINED_RUNGS[:3])
@@ -124,14 +152,72 @@ def test_the_null_measures_rotated_subspaces():
     tokens, after = gaussian(4, 5, 12), gaussian(4, 5, 12, seed=1)
     rows = given_tokens.compression(tokens, after, bases, draws=2)
 
-    def fall(frames):
-        before, last = (subspace_coding_rate(unit_norm(Z - Z.mean(-1, keepdim=True)), frames, eps=EPS).mean() for Z in (tokens, after))
-        return float(1 - last / before)
-
-    row = rows.select(quantity=COMPRESSION).one()
-    assert row.value == pytest.approx(fall(bases))
-    assert row.null.draws == pytest.approx([fall(rotation @ bases) for rotation in random_rotations(12, 2)])
+    row = rows.select(quantity=COMPRESSION, setting="").one()
+    assert row.value == pytest.approx(fall(tokens, after, bases))
+    assert row.null.draws == pytest.approx([fall(tokens, after, rotation @ bases) for rotation in random_rotations(12, 2)])
     assert rows.select(quantity=INCOHERENCE).one().value == pytest.approx(crate.incoherence(bases))
+
+
+def test_rotations_of_updates_fix_the_vector_of_ones():
+    drawn, ones = update_rotations(5, 3), torch.ones(5, dtype=torch.float64)
+    torch.testing.assert_close(drawn.mT @ drawn, torch.eye(5, dtype=torch.float64).expand(3, 5, 5))
+    torch.testing.assert_close(drawn @ ones, ones.expand(3, 5))
+    assert torch.equal(drawn[:2], update_rotations(5, 2))
+    assert float((drawn[0] - drawn[1]).abs().max()) > 0.1
+
+
+def test_turned_tokens_keep_their_angles_and_turn_in_rotated_directions():
+    tokens, after = gaussian(4, 5, 12), gaussian(4, 5, 12, seed=1)
+    z, target = (unit_norm(Z - Z.mean(-1, keepdim=True)) for Z in (tokens, after))
+    torch.testing.assert_close(turned(tokens, after, torch.eye(12, dtype=torch.float64)), target)
+    rotation = update_rotations(12, 1)[0]
+    found = turned(tokens, after, rotation)
+    torch.testing.assert_close((found * z).sum(-1), (target * z).sum(-1))
+    torch.testing.assert_close(found.norm(dim=-1), torch.ones(4, 5, dtype=torch.float64))
+    torch.testing.assert_close(found.sum(-1), torch.zeros(4, 5, dtype=torch.float64))
+    # In the plane of z and the rotated turn: nothing is left after both are projected out.
+    turn = (target - (target * z).sum(-1, keepdim=True) * z) @ rotation
+    axes = torch.linalg.qr(torch.stack([z, turn], -1))[0]
+    torch.testing.assert_close(axes @ (axes.mT @ found[..., None]), found[..., None])
+    assert float((found - target).abs().max()) > 0.1
+    torch.testing.assert_close(turned(tokens, 3 * tokens + 2, rotation), z)  # lengths and means are not seen, so they are not rotated
+
+
+def test_the_second_null_measures_rotated_updates_in_the_own_subspaces_and_in_rotated_ones():
+    bases, tokens, after = torch.linalg.qr(gaussian(3, 12, 4))[0], gaussian(4, 5, 12), gaussian(4, 5, 12, seed=1)
+    rows = Table(of_update(tokens, bases, after))
+    updates, rotations = update_rotations(12, DRAWS), random_rotations(12, DRAWS)
+    own = [fall(tokens, turned(tokens, after, update), bases) for update in updates]
+    both = [fall(tokens, turned(tokens, after, pair[0]), pair[1] @ bases) for pair in zip(updates, rotations, strict=True)]
+    median = float(torch.tensor(both).median())
+    assert rows.select(quantity=COMPRESSION, setting=SECOND).one().null.draws == pytest.approx(own)
+    assert headline(rows, SECOND).null.draws == pytest.approx([draw - median for draw in own])
+    assert headline(rows, SECOND).value == headline(rows).value
+
+
+def test_updates_that_ignore_the_subspaces_leave_one_null_and_not_both():
+    """The tokens have most of their energy in the subspaces, as in trained networks; random directions return it to the mean."""
+    bases = crate.random_subspaces(4, 64, 8, generator=seeded())
+    noise = gaussian(16, 17, 64)
+    tokens = unit_norm(noise + 2 * torch.einsum("bnd,kdp,kep->bne", noise, bases, bases))
+    blind = 0.5 * unit_norm(gaussian(16, 17, 64, seed=1))
+    average = tokens.mean(1, keepdim=True) - tokens
+    for update in (blind, blind + 0.3 * average):
+        rows = of_update(tokens, bases, tokens + update)
+        assert beyond(headline(rows)) == 1
+        assert beyond(headline(rows, SECOND)) < 1
+    exact = crate.exact_step(tokens, bases, kappa=1 / crate.lipschitz(bases, n=17, eps=EPS), eps=EPS)
+    rows = of_update(tokens, bases, exact)
+    assert (beyond(headline(rows)), beyond(headline(rows, SECOND))) == (1, 1)
+
+
+def test_merging_adds_the_rotated_updates():
+    bases, tokens, after = torch.linalg.qr(gaussian(3, 12, 4))[0], gaussian(6, 5, 12), gaussian(6, 5, 12, seed=1)
+    whole, first, rest = (given_tokens.measured(tokens[part], after[part], bases, draws=3) for part in (slice(6), slice(2), slice(2, 6)))
+    first.merge(rest)
+    values = [[x for row in metric.compute(draws=3) if row.null for x in (row.value, *row.null.draws)] for metric in (whole, first)]
+    assert values[0]
+    assert values[0] == pytest.approx(values[1])
 
 
 def test_the_paper_step_compresses_in_orthogonal_subspaces_and_fails_in_coherent_ones():
@@ -158,7 +244,7 @@ def test_without_norms_a_layer_is_the_derived_step():
 
 def test_the_rows_of_a_network_are_means_over_layers_with_untrained_networks_as_the_null_of_non_zeros():
     rows = Table(networks.trained_rows(partial(networks.small_crate, sparsify=Mlp), lambda *_: None, seeded(3)))
-    assert len(headline(rows).null.draws) == DRAWS
+    assert len(headline(rows).null.draws) == len(headline(rows, SECOND).null.draws) == DRAWS
     shares = rows.select(quantity=NONZEROS).one()
     assert shares.value == 1.0
     assert shares.null.kind == UNTRAINED

@@ -254,6 +254,27 @@ class Sparsity(Metric):
         return rows
 
 
+def streams_around_attention(
+    activations: Activations, bases: Bases, max_sequences: int | None
+) -> Float[Tensor, "before_and_after m n d"] | None:
+    """Returns the residual stream before and after the attention of a block, of its finite sequences, at least in float32.
+
+    Args:
+        activations, bases, max_sequences: as in :func:`coordinates_around_attention`.
+    Returns:
+        Both streams; None if they are not known or do not fit.
+    """
+    before, after = activations.tokens, activations.after_attention
+    if after is None or before.shape != after.shape or before.shape[-1] != bases.shape[1]:
+        return None
+    limit = len(before) if max_sequences is None else min(max_sequences, len(before))
+    indices = torch.linspace(0, len(before) - 1, limit).round().long()
+    streams = torch.stack([before[indices], after[indices]])
+    streams = streams.to(torch.promote_types(streams.dtype, torch.float32))
+    finite = torch.isfinite(streams.sum((0, 2, 3), dtype=torch.float64))  # cheaper than a test of every entry
+    return streams if bool(finite.all()) else streams[:, finite]
+
+
 def coordinates_around_attention(
     activations: Activations, bases: Bases, max_sequences: int | None, rotations: int
 ) -> CentredCoordinates | None:
@@ -271,15 +292,10 @@ def coordinates_around_attention(
         Coordinates of all sequences before attention, then after it, in the bases and then in each rotation of them; None if the two
         streams are not known or do not fit.
     """
-    before, after = activations.tokens, activations.after_attention
-    if after is None or before.shape != after.shape or before.shape[-1] != bases.shape[1]:
+    streams = streams_around_attention(activations, bases, max_sequences)
+    if streams is None:
         return None
-    limit = len(before) if max_sequences is None else min(max_sequences, len(before))
-    indices = torch.linspace(0, len(before) - 1, limit).round().long()
-    streams = torch.stack([before[indices], after[indices]])
-    streams = streams.to(torch.promote_types(streams.dtype, torch.float32))
-    finite = torch.isfinite(streams.sum((0, 2, 3), dtype=torch.float64))  # cheaper than a test of every entry
-    tokens = (streams if bool(finite.all()) else streams[:, finite]).flatten(0, 1)
+    tokens = streams.flatten(0, 1)
     means = tokens.mean(-1)
     tokens = tokens - means[..., None]
     d = bases.shape[1]

@@ -1,15 +1,16 @@
-"""Rungs without training: one step on tokens of a mixture of subspaces, and on embedded digits."""
+"""Rungs without training: one step on tokens of a mixture of subspaces, on digits, and on the embedded patches of digits."""
 
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ....core.measurement import Measurement, Null, Table, judge
 from ....core.metric import Activations
-from ....core.statistics import HEADLINE_DRAWS, fixed_generator
+from ....core.statistics import HEADLINE_DRAWS, LADDER_DRAWS, fixed_generator
 from ....data.synthetic import subspace_mixture
 from ....data.tokens import TokenData
 from ....metrics.coding import subspace_coding_rate, unit_norm
@@ -43,6 +44,22 @@ def mixture(generator: torch.Generator) -> tuple[Sequences, Sequences, Bases]:
     return first, second, drawn.bases
 
 
+def whole_digits(generator: torch.Generator) -> tuple[Sequences, Float[Tensor, "validation n d"]]:
+    """Returns sequences of digits, one token an image: 64 pixels without the mean image, training [73, 17, 64] and validation [31, 17, 64].
+
+    The order is random, so a sequence has digits of all classes. The mean square of the norms is one.
+    """
+    images = [part.images.flatten(1).double() for part in digit_parts() if part.images is not None]
+    first, tokens = (_sequences(pixels - images[0].mean(0), generator) for pixels in images)
+    size = _size(tokens)
+    return first / size, tokens / size
+
+
+def _sequences(tokens: Tensor, generator: torch.Generator) -> Sequences:
+    count = len(tokens) // LENGTH
+    return tokens[torch.randperm(len(tokens), generator=generator)[: count * LENGTH]].view(count, LENGTH, -1)
+
+
 def embedded_digits(generator: torch.Generator) -> tuple[Sequences, Sequences]:
     """Returns the tokens that enter the first layer of an untrained network, float64 [256, 17, 64]: training and validation images."""
     model = build(small_crate, generator)
@@ -59,6 +76,11 @@ def _embedded(model: nn.Module, data: TokenData) -> Sequences:
     return seen[0].double()
 
 
+def _size(tokens: Sequences) -> Tensor:
+    """Returns the root mean square of the norms of the tokens."""
+    return tokens.square().sum(-1).mean().sqrt()
+
+
 def mixture_rows(generator: torch.Generator, *, fitted: bool) -> Iterator[Measurement]:
     """Yields the rows of an exact step on a mixture of subspaces, along the true subspaces or along those fitted to another sample."""
     first, tokens, bases = mixture(generator)
@@ -68,14 +90,26 @@ def mixture_rows(generator: torch.Generator, *, fitted: bool) -> Iterator[Measur
 
 
 def digit_rows(generator: torch.Generator) -> Iterator[Measurement]:
-    """Yields the rows of an exact step on embedded digits, along subspaces fitted to other digits."""
-    first, tokens = embedded_digits(generator)
-    size = first.square().sum(-1).mean().sqrt()  # the distortion refers to tokens of norm one
-    yield from exact_rows(tokens / size, fit(first, generator), data="digits")
+    """Yields the rows of an exact step on digits, along subspaces fitted to other digits."""
+    first, tokens = whole_digits(generator)
+    yield from exact_rows(tokens, fit(first, generator), data="digits")
 
 
-def paper_rows(generator: torch.Generator) -> Iterator[Measurement]:
-    """Yields the rows of a step in the paper's form on embedded digits; kappa and eps are those of the block in networks."""
+def paper_rows(generator: torch.Generator, *, embedded: bool) -> Iterator[Measurement]:
+    """Yields the rows of a step in the paper's form, with the distortion and the step size of an exact step.
+
+    Args:
+        generator: as in the rows above.
+        embedded: whether the tokens are embedded patches, scaled to a mean square norm of one, or the tokens of :func:`digit_rows`.
+    """
+    first, tokens = (embedded_digits if embedded else whole_digits)(generator)
+    bases = fit(first, generator)
+    kappa = 1 / lipschitz(bases, n=LENGTH, eps=EPS)
+    yield from step_rows(tokens / _size(tokens), bases, partial(paper_step, bases=bases, kappa=kappa, eps=EPS), data="digits")
+
+
+def network_scale_rows(generator: torch.Generator) -> Iterator[Measurement]:
+    """Yields the rows of a step in the paper's form on embedded patches; lengths of the tokens, kappa and eps are those of a network."""
     first, tokens = embedded_digits(generator)
     block = PaperAttention(DIM, heads=HEADS, head_dim=RANK)
     bases = fit(first, generator)
@@ -116,7 +150,7 @@ def step_rows(tokens: Sequences, bases: Bases, step: Step, *, data: str) -> Iter
         data: name of the data set.
     """
     after = step(tokens)
-    yield from compression_rows(compression(tokens, after, bases, draws=HEADLINE_DRAWS), data=data)
+    yield from compression_rows(compression(tokens, after, bases, draws=LADDER_DRAWS), data=data)
     flat = unit_norm(after.flatten(0, 1))
     flat = flat[torch.randperm(len(flat), generator=fixed_generator())[:CODED]]
     share, bound = float(nonzeros(sparse_code(flat, bases)[0])), 0.5 / len(bases)
@@ -129,9 +163,14 @@ def step_rows(tokens: Sequences, bases: Bases, step: Step, *, data: str) -> Iter
 
 def compression(before: Sequences, after: Sequences, bases: Bases, *, draws: int) -> Table:
     """Returns the rows of :class:`~.quantities.CompressionInSubspaces` for tokens before and after a step along the bases."""
+    return Table(measured(before, after, bases, draws=draws).compute(draws=draws))
+
+
+def measured(before: Sequences, after: Sequences, bases: Bases, *, draws: int) -> CompressionInSubspaces:
+    """Returns the metric of :func:`compression` after its update."""
     metric = CompressionInSubspaces()
     metric.draws = draws
     metric.reset()
     metric.bases[0] = bases, "the step"
     metric.update(Activations("step", 0, "features", before, after, after_attention=after))
-    return Table(metric.compute(draws=draws))
+    return metric

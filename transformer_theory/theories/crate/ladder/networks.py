@@ -9,7 +9,7 @@ from torch import nn
 
 from ....core.errors import NotConverged
 from ....core.measurement import Measurement, Null, Table
-from ....core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, UNTRAINED, fixed_generator, over_heads
+from ....core.statistics import LADDER_DRAWS, RANGE_DRAWS, UNTRAINED, fixed_generator, over_heads
 from ....data import Images
 from ....data.tokens import TokenData
 from ....models import CRATE, ViT, build
@@ -100,7 +100,7 @@ def network_rows(model: nn.Module, constructor: Constructor, data: TokenData, *,
         name: name of the network.
     """
     columns: dict[str, Any] = {"data": data.name, "model": name}
-    rows = _probed(model, data[:SAMPLES], draws=HEADLINE_DRAWS)
+    rows = _probed(model, data[:SAMPLES], draws=LADDER_DRAWS)
     yield from compression_rows(rows, **columns)
     fixed = fixed_generator()
     untrained = tuple(_nonzeros(_probed(build(constructor, fixed), data[:SAMPLES], draws=0)) for _ in range(RANGE_DRAWS))

@@ -2,55 +2,108 @@ r"""The quantities of the ladder, for one attention step Z -> Z+ and for the cod
 
 With the tokens centred and scaled to norm one, as in :mod:`..in_networks`, and the step's own subspaces U_[K],
 
-    compression(U) = 1 - R^c(Z+; U) / R^c(Z; U),      headline = compression(U) - median over rotations O of compression(O U).
+    c(U, Z+) = 1 - R^c(Z+; U) / R^c(Z; U),      headline T = c(U, Z+) - median over rotations O of c(O U, Z+).
 
-Averaging makes tokens alike in any subspaces, and how much depends on the size of the step. The difference has the null median 0 on every
-rung, so the rungs can be compared. Its null distribution consists of the compressions in the subspaces O U_k minus their median.
+Averaging makes tokens alike in any subspaces, and how much depends on the size of the step. T has the null median 0 on every rung, so the
+rungs can be compared. Its first null consists of the compressions in the subspaces O U_k minus their median.
+
+The first null has a gap: subspaces that were fitted or trained hold more energy of the tokens than rotated ones, and an update that ignores
+them returns this energy to the mean. R^c then falls more in U than in O U. The second null therefore keeps Z and U and rotates the update
+(:mod:`.updates`): draw j is T of the rotated update Z+_j,
+
+    T_j = c(U, Z+_j) - median over i of c(O_i U, Z+_i).
+
+T - T_j is the interaction of subspaces and update in a two-by-two design: own or rotated subspaces, own or rotated update. Hence it
+contains neither what the update does in any subspaces (averaging) nor what any update of this size does in U (energy that returns to the
+mean).
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ....core.ladder import Ladder
 from ....core.measurement import Measurement, Null, Table
-from ....core.statistics import HEADLINE_DRAWS, over_heads
-from ..in_networks import COMPRESSION, ROTATED, Compression
+from ....core.metric import Activations
+from ....core.statistics import LADDER_DRAWS, over_heads
+from ..in_networks import COMPRESSION, ROTATED, Compression, streams_around_attention
 from ..problem import CURVES, PAPER, incoherence
+from .updates import rates_after_rotated_updates
 
 BEYOND_ROTATED = "compression beyond rotated subspaces"
 INCOHERENCE = "largest cosine between subspaces"
+ROTATED_UPDATES = "rotated updates"
+SECOND = f"null: {ROTATED_UPDATES}"  # setting of the rows with the second null
+BOTH_ROTATED = "both rotated"  # setting of the row whose null has rotated updates in rotated subspaces
 HEADLINE = Ladder(quantity=BEYOND_ROTATED, unit="", side=">=", null_kind=ROTATED)  # without its rungs
 
 
 class CompressionInSubspaces(Compression):
-    """Compression by attention with 199 rotations of the subspaces as the null, and the incoherence of the subspaces."""
+    """Compression by attention with rotated subspaces and rotated updates as nulls, and the incoherence of the subspaces.
+
+    Attributes:
+        rotated: by layer, [2, draws]: sums of R^c after the rotated updates, in U and in the rotations of U.
+    """
 
     def __init__(self):
-        super().__init__(rotations=HEADLINE_DRAWS)
+        super().__init__(rotations=LADDER_DRAWS)
+
+    def reset(self) -> None:
+        super().reset()
+        self.rotated: dict[int, Tensor] = {}
+
+    def merge(self, other: Any) -> None:
+        super().merge(other)
+        for layer, rates in other.rotated.items():
+            self.rotated[layer] = self.rotated.get(layer, 0) + rates
+
+    def _add_streams(self, activations: Activations) -> None:
+        super()._add_streams(activations)
+        layer = activations.layer
+        bases = self.bases[layer][0]
+        streams = streams_around_attention(activations, bases, self.max_sequences)
+        if streams is not None and len(streams[0]):
+            rates = rates_after_rotated_updates(streams[0], streams[1], bases, draws=self.sets, eps=self.eps)
+            self.rotated[layer] = self.rotated.get(layer, 0) + rates.sum(-1).double().cpu()
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """Returns the rows of :class:`~.in_networks.Compression` and one row of :data:`INCOHERENCE` per layer, in [0, 1]."""
-        rows = super().compute(draws=draws)
-        angles = [Measurement("crate", "rung", INCOHERENCE, incoherence(self.bases[layer][0]), layer=layer) for (layer,) in self.sums]
-        return [*rows, *angles]
+        """Returns the rows of :class:`~.in_networks.Compression`; per layer, two rows of compression with the nulls "rotated updates" in U
+        (setting :data:`SECOND`) and in rotations of U (:data:`BOTH_ROTATED`), and one row of :data:`INCOHERENCE`, in [0, 1].
+        """
+        rows = list(super().compute(draws=draws))
+        for place in sorted(self.sums):
+            layer = place[0]
+            after = (self.rotated[layer] / self.sums[place][0])[:, :draws]
+            (before, last), frames = self._means(place, draws)
+            in_own = 1 - after[0] / before
+            in_rotated = 1 - after[1] / torch.tensor([pair[0] for pair in frames], dtype=after.dtype)
+            for setting, falls in ((SECOND, in_own), (BOTH_ROTATED, in_rotated)):
+                null = Null(ROTATED_UPDATES, tuple(falls.tolist()))
+                columns: dict[str, Any] = {"null": null, "setting": setting, "layer": layer, "n": int(self.sums[place][0])}
+                rows.append(Measurement("crate", "rung", COMPRESSION, 1 - last / before, side=">=", **columns))
+            rows.append(Measurement("crate", "rung", INCOHERENCE, incoherence(self.bases[layer][0]), layer=layer))
+        return rows
 
 
 def compression_rows(rows: Table, **columns: Any) -> Iterator[Measurement]:
-    """Yields the headline, the compression itself and the incoherence, each a mean over layers.
+    """Yields the headline and the compression itself, each with both nulls, and the incoherence, as means over layers.
 
     Args:
         rows: rows of :class:`CompressionInSubspaces`.
         columns: further columns of the rows.
     """
-    mean = over_heads(rows.select(quantity=COMPRESSION))
-    assert mean.value is not None
-    assert mean.null is not None
-    median, draws = mean.null.median, mean.null.draws
-    columns = {"n": mean.n, **columns}
-    null, shifted = Null(ROTATED, draws), Null(ROTATED, tuple(draw - median for draw in draws))
-    yield HEADLINE.row("crate", mean.value - median, null=shifted, source=CURVES, **columns)
-    yield Measurement("crate", "rung", COMPRESSION, mean.value, null=null, side=">=", source=CURVES, **columns)
+    settings = ("", SECOND, BOTH_ROTATED)
+    own, second, both = (over_heads(rows.select(quantity=COMPRESSION, setting=setting)) for setting in settings)
+    columns = {"n": own.n, "source": CURVES, **columns}
+    medians = [row.null.median for row in (own, both) if row.null is not None]
+    assert own.value is not None
+    for row, median in zip((own, second), medians, strict=True):
+        assert row.null is not None
+        # Both rows have the same value, T; the draws of the second are the same statistic of other updates, hence their own median.
+        shifted = Null(row.null.kind, tuple(draw - median for draw in row.null.draws))
+        yield HEADLINE.row("crate", own.value - medians[0], null=shifted, setting=row.setting, **columns)
+        yield Measurement("crate", "rung", COMPRESSION, own.value, null=row.null, side=">=", setting=row.setting, **columns)
     angle = over_heads(rows.select(quantity=INCOHERENCE)).value
-    yield Measurement("crate", "rung", INCOHERENCE, angle, source=PAPER, **columns)
+    yield Measurement("crate", "rung", INCOHERENCE, angle, **{**columns, "source": PAPER})

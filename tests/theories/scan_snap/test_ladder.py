@@ -9,7 +9,7 @@ import torch
 
 from transformer_theory.core.errors import NotConverged
 from transformer_theory.core.ladder import COLUMNS
-from transformer_theory.core.statistics import LADDER_DRAWS, over_seeds
+from transformer_theory.core.statistics import LADDER_DRAWS, RANGE_DRAWS, over_seeds
 from transformer_theory.data.text import Text, Vocabulary
 from transformer_theory.data.tokens import stratified
 from transformer_theory.models.embedding import build
@@ -198,6 +198,35 @@ def test_seeds_share_the_permutations_of_all_next_tokens(monkeypatch, prediction
     sizes = torch.stack([(permuted[0] == label).sum(1) for label in range(10)], 1)
     assert float(sizes.double().std(0).min()) > 1
     assert bool((permuted[0][:, held[0]] != data.labels[held[0]]).any(1).all())
+
+
+def test_retrained_models_are_compared_with_the_prediction_for_their_own_next_tokens():
+    """A model that follows the prediction for the next tokens that it has learnt: its null is as high as its value."""
+    seen = []
+
+    def train(sequences: agreement.SplitSequences, _: torch.Generator) -> torch.Tensor:
+        assert torch.equal(sequences.data.labels, sequences.target)
+        seen.append(sequences.target)
+        learnt = agreement.conditionals(sequences.counts, sequences.target[None], sequences.classes)
+        share = torch.bincount(sequences.target, minlength=sequences.classes).double() / len(sequences.target)
+        return agreement.predicted_change(learnt, share, vocab_size=sequences.vocab_size)[0]
+
+    sequences, prediction = rungs.visual_words(1)
+    first, *_, second = rungs.retrained_rung(train, "", generator(1))
+    assert (second.value, second.setting) == (first.value, f"null: {rungs.RETRAINED}")
+    assert second.null.kind == rungs.RETRAINED
+    assert len(second.null.draws) == RANGE_DRAWS == len(seen) - 1
+    assert torch.equal(seen[3], sequences.permuted_learnt[2])
+    expected = rank_correlation(
+        train(replace(sequences, target=seen[3], data=replace(sequences.data, labels=seen[3])), generator())[prediction.tokens],
+        prediction.held_out[3],
+    )
+    assert second.null.draws[2] == pytest.approx(float(expected))
+    # Both parts of a draw together are a permutation of all next tokens.
+    assert torch.equal(
+        torch.cat([sequences.permuted, sequences.permuted_learnt], 1).sort(1).values[0],
+        torch.cat([sequences.target, sequences.held_target]).sort().values,
+    )
 
 
 def test_the_null_of_the_mean_narrows_as_much_as_the_seeds_are_independent():

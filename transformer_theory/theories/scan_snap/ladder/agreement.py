@@ -54,6 +54,7 @@ class SplitSequences:
         held_counts, held_target: the same of the held-out sequences, ``[m, S]`` and ``[m]``.
         classes, vocab_size: K and M.
         permuted: next tokens of the held-out sequences in each draw of the null, ``[draws, m]``.
+        permuted_learnt: next tokens of the learnt sequences in the same draws, ``[draws, n]``. None: drawn independently.
         data: the learnt sequences as tokens, for networks. None: drawn as counts.
     """
 
@@ -64,6 +65,7 @@ class SplitSequences:
     classes: int
     vocab_size: int
     permuted: Int[Tensor, "draws m"]
+    permuted_learnt: Int[Tensor, "draws n"] | None = None
     data: TokenData | None = None
 
 
@@ -84,8 +86,8 @@ class Prediction:
     distinctness: Float[Tensor, "runs some"]
 
 
-def permuted_next_tokens(labels: Int[Tensor, " n"], held: Int[Tensor, " m"]) -> Int[Tensor, "draws m"]:
-    """Returns the next tokens of the held-out sequences in each draw of the null.
+def permuted_next_tokens(labels: Int[Tensor, " n"], part: Int[Tensor, " m"]) -> Int[Tensor, "draws m"]:
+    """Returns the next tokens of the sequences of one part in each draw of the null.
 
     Draw i permutes the next tokens of all sequences, those of the learnt part included, in the same way for all seeds. A sequence that
     several seeds hold out thus has the same next token in all of them. Permutations within each held-out part would treat the seeds as
@@ -93,9 +95,9 @@ def permuted_next_tokens(labels: Int[Tensor, " n"], held: Int[Tensor, " m"]) -> 
 
     Args:
         labels: next tokens of all sequences, ``[n]``.
-        held: indices of the held-out sequences, ``[m]``.
+        part: indices of the sequences, ``[m]``.
     """
-    return labels[permutations(len(labels), LADDER_DRAWS)][:, held]
+    return labels[permutations(len(labels), LADDER_DRAWS)][:, part]
 
 
 def conditionals(counts: Float[Tensor, "n S"], targets: Int[Tensor, "runs n"], classes: int) -> Float[Tensor, "runs K S"]:

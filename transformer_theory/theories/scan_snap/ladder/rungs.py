@@ -1,6 +1,7 @@
 """The settings of the ladder: the theory's own classes, the visual words of the digits, and networks on them."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import repeat
 
@@ -9,8 +10,8 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from ....core.measurement import Measurement
-from ....core.statistics import LADDER_DRAWS, permutations
+from ....core.measurement import Measurement, Null
+from ....core.statistics import LADDER_DRAWS, RANGE_DRAWS, permutations
 from ....data import digits
 from ....data.bridges import one_hot
 from ....data.queries import most_frequent
@@ -22,8 +23,9 @@ from ....training.supervised import train_classifier
 from ....training.tasks import Classification, StreamTask
 from ..closed_form import scanning_time
 from ..dynamics import Batch, Weights, gradient_descent
+from ..orders import rank_correlation
 from ..problem import SequenceClasses, estimate_conditional, single_common
-from .agreement import FAST_DECODER, HORIZON, Prediction, SplitSequences, agreement_rows, permuted_next_tokens, predict
+from .agreement import FAST_DECODER, HEADLINE, HORIZON, Prediction, SplitSequences, agreement_rows, permuted_next_tokens, predict
 from .networks import SoftmaxAttention, WordNetwork, word_logits
 
 LONG, SHORT = 20_000, 15  # contextual tokens: sequences that are long for the theory, and as short as those of the digits
@@ -33,6 +35,7 @@ LEARNT_SHARE = 0.7
 SOFTMAX_STEPS, SOFTMAX_RATE = 2000, 8.0
 SGD_STEPS, SGD_RATE = 300, 0.5
 STEPS, BLOCK_STEPS, RATE, BATCH = 800, 400, 3e-3, 64  # AdamW; networks with an MLP learn faster
+RETRAINED = "models trained on permuted next tokens"
 Trainer = Callable[[SplitSequences, Generator], Float[Tensor, " S"]]
 
 
@@ -141,8 +144,8 @@ def _split(data: TokenData, context: Int[Tensor, "n context"], seed: int) -> tup
     counts, labels, K, M = _counted(data, context)
     words = TokenData(one_hot(data.ids, counts.shape[1]), labels=labels, ids=data.ids, name="visual words")
     learnt, held = stratified(len(data), labels, LEARNT_SHARE, Generator().manual_seed(seed), what="sequences")
-    permuted = permuted_next_tokens(labels, held)
-    sequences = SplitSequences(counts[learnt], labels[learnt], counts[held], labels[held], K, M, permuted, data=words[learnt])
+    permuted, others = (permuted_next_tokens(labels, part) for part in (held, learnt))
+    sequences = SplitSequences(counts[learnt], labels[learnt], counts[held], labels[held], K, M, permuted, others, words[learnt])
     return sequences, predict(sequences)
 
 
@@ -150,6 +153,26 @@ def words_rung(train: Trainer, note: str, generator: Generator) -> Iterator[Meas
     """Measures a model on the visual words after one query."""
     sequences, prediction = visual_words(generator.initial_seed())
     yield from agreement_rows(prediction, lambda: train(sequences, generator), note)
+
+
+def retrained_rung(train: Trainer, note: str, generator: Generator) -> Iterator[Measurement]:
+    """Measures a model as :func:`words_rung` does, with a second null: models that are trained on permuted next tokens.
+
+    The first null keeps the training. It is too narrow where training on any next tokens orders the words: next tokens that one seed holds
+    out are learnt by other seeds.
+    """
+    rows = list(words_rung(train, note, generator))
+    yield from rows
+    sequences, prediction = visual_words(generator.initial_seed())
+    assert sequences.permuted_learnt is not None
+    draws = []
+    for target, predicted in zip(sequences.permuted_learnt[:RANGE_DRAWS], prediction.held_out[1:]):
+        assert sequences.data is not None
+        permuted = replace(sequences, target=target, data=replace(sequences.data, labels=target))
+        draws.append(float(rank_correlation(train(permuted, generator).double()[prediction.tokens], predicted)))
+    for row in rows:
+        if row.quantity == HEADLINE.quantity:
+            yield replace(row, null=Null(RETRAINED, tuple(draws)), setting=f"null: {RETRAINED}")
 
 
 def reparametrised(attention_rate: float, sequences: SplitSequences, generator: Generator) -> Float[Tensor, " S"]:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH, LABEL_WIDTH, HEADER, TILE, GAP, LEGEND = 7.2, 0.92, 0.3, 0.335, 0.1, 0.28  # inches
+WIDTH, LABEL_WIDTH, HEADER, TILE, GAP, LEGEND = 7.2, 0.92, 0.3, 0.335, 0.1, 0.42  # inches
 SMALL, TINY = 6.4, 5.4  # font sizes, points
-CHARS = 24  # letters of a rung's name that fit into a tile
+CHARS = 26  # letters of a rung's name that fit into a tile
 INK, GREY, RULE, ALARM = "#2B3138", "#5F6973", "#D5D9DE", "#B3261E"
 DARK = 0.45  # agreement above which the text of a tile is white
 INSET, SPACE = 0.018, 0.03  # distance of a frame from the border of its tile, and of an interval from its number, inches
@@ -170,18 +170,20 @@ def _shade(share: float) -> tuple[float, float, float]:
 
 
 def _legend(ax: "Axes", cells: Sequence[Reached], height: float) -> None:
+    """Draws two lines: the shades and the frame, then the marks of the tiles that are not beyond chance."""
     from matplotlib.patches import Rectangle
 
-    y, texts = height - LEGEND / 2 + 0.02, {"fontsize": TINY, "va": "center", "color": INK}
+    first, second = height - 0.68 * LEGEND, height - 0.28 * LEGEND
+    texts = {"fontsize": TINY, "va": "center", "color": INK}
     ax.plot((0, WIDTH), (height - LEGEND, height - LEGEND), color=RULE, linewidth=0.7)
     for i in range(5):
-        ax.add_patch(Rectangle((0.03 + 0.1 * i, y - 0.05), 0.1, 0.1, facecolor=_shade(i / 4), edgecolor="none"))
-    ax.text(0.57, y, "agreement 0 to 1 (×: of first rung), beyond chance", **texts)
-    ax.add_patch(Rectangle((2.5, y - 0.05), 0.16, 0.1, facecolor="white", edgecolor=INK, linewidth=0.8))
-    ax.text(2.7, y, "covered by the theorem", **texts)
+        ax.add_patch(Rectangle((0.03 + 0.1 * i, first - 0.05), 0.1, 0.1, facecolor=_shade(i / 4), edgecolor="none"))
+    ax.text(0.57, first, "beyond chance, shaded by the agreement, 0 to 1 (×: effect relative to the first rung)", **texts)
+    ax.add_patch(Rectangle((5.0, first - 0.05), 0.16, 0.1, facecolor="white", edgecolor=INK, linewidth=0.8))
+    ax.text(5.2, first, "covered by the theorem", **texts)
     found = [mark + text for outcome, (mark, text) in MARKS.items() if any(cell.outcome == outcome for cell in cells)]
     found += ["hatched: no value"] if any(cell.outcome == "not measured" for cell in cells) else []
-    ax.text(WIDTH - 0.03, y, "  ".join(found), **{**texts, "ha": "right"})
+    ax.text(0.03, second, "Not shaded:  " + "    ".join(found) if found else "", **texts)
 
 
 COLUMNS_OF_TABLE = (

@@ -72,9 +72,9 @@ def beyond(row):
     return (row.value > row.null.high) - (row.value < row.null.low)
 
 
-def test_the_rungs_cover_all_columns_and_no_theorem_covers_the_headline():
+def test_the_rungs_cover_all_columns():
     assert {rung.column for rung in LADDER.rungs} == set(COLUMNS)
-    assert not any(rung.covered for rung in LADDER.rungs)
+    assert [rung.name for rung in LADDER.rungs if rung.covered] == ["exact steps"]
     assert [rung.name for rung in LADDER.rungs if rung.needs] == ["ViT on images"]
     assert IN_NETWORKS.headline == COMPRESSION
 

@@ -136,7 +136,7 @@ def recipe_rows(recipe: str, generator: torch.Generator, images: tuple[Images, I
     """Yields the quantities of a network of a comparison on validation images, averaged over heads and layers.
 
     The query is a random token of each image. The network was trained on other images with all tokens as queries, so these are not the
-    constraints of its training. On a sample of the constraints the max-margin solution of all of them cannot be told from its nulls
+    constraints of its training. On a sample of the constraints the max-margin solution of all of them does not leave its nulls
     either; the cosine therefore has neither a prediction nor a null here.
     """
     model, validation = trained_network(recipe, generator.initial_seed(), images)

@@ -86,7 +86,7 @@ LADDER = replace(
     HEADLINE,
     rungs=(
         _rung("free features", "", trainings.free_features, OWN, covered=True),
-        _rung("network, training samples", "the features are free", trainings.on_training_samples, OWN),
+        _rung("network, training set", "the features are free", trainings.on_training_samples, OWN),
         _rung("network, held-out", "the measured samples are those that ascend", trainings.on_mixture, OWN),
         _rung("digits", "each class lies in a subspace", trainings.on_digits, TOKENS),
         _rung("cross-entropy, norm 1", "the loss is the rate reduction", trainings.normalised, TRAINED),

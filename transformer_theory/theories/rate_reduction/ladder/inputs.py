@@ -9,6 +9,7 @@ are then mapped to the dimension d of the features by a random linear map that c
 
 The samples, the class sizes, d, the normalisation and the optimum are those of the rung. Gaussian matrices would distort the inputs, and
 untrained networks hide them behind a common direction; both give lower shares, which are easier to exceed.
+Source of the optimum: :cite:t:`yu2020learning`.
 """
 
 import torch

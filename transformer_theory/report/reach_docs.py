@@ -34,12 +34,12 @@ def pages(result: Result) -> dict[str, str]:
     if figure is None or numbers is None:
         raise ValueError(f"expected a result of reach, got {result.name} without rungs")
     record = result.provenance
-    seeds, hours = len(result.settings["seeds"]), float(record.get("seconds", 0)) / 60
+    seeds, minutes = len(result.settings["seeds"]), float(record.get("seconds", 0)) / 60
     inputs = ", ".join(result.settings.get("inputs", {}).values())
     lines = [f"- **{text(title)}**: {text(sentence)}." for title, sentence in statements(cells)]
     origin = (
         f"*{seeds} seeds, {len(cells)} rungs; {record.get('machine', '')}, {str(record.get('date', ''))[:10]}, commit "
-        f"{str(record.get('commit', ''))[:8]}, {hours:.0f} minutes{f'; {inputs}' if inputs else ''}.*"
+        f"{str(record.get('commit', ''))[:8]}{f', {minutes:.0f} minutes' if minutes >= 1 else ''}{f'; {inputs}' if inputs else ''}.*"
     )
     return {
         "figures/reach.svg": svg(figure) + "\n",

@@ -1,0 +1,73 @@
+"""The experiments: a machine from a file on the command line, the tape that is drawn, and the first errors."""
+
+import numpy as np
+import pytest
+
+from transformer_theory.cli import main
+from transformer_theory.core.result import Result
+from transformer_theory.theories.turing import machines
+from transformer_theory.theories.turing.figures.precision import FIRST, RETRIEVAL, Precision
+from transformer_theory.theories.turing.figures.trace import HALTED, TraceRun, space_time
+from transformer_theory.theories.turing.ladder import FIRST_ERROR
+
+FLIP = "start: go\naccept: end\ngo 0 -> go 1 R\ngo 1 -> go 0 R\ngo # -> end # L\n"
+
+
+def test_a_machine_file_runs_from_the_command_line(tmp_path):
+    path = tmp_path / "flip.tm"
+    path.write_text(FLIP, encoding="utf-8")
+    out = tmp_path / "run"
+    assert main(["run", "turing.trace", "--machine", str(path), "--word", "1011", "--out", str(out)]) == 0
+    result = Result.load(out)
+    assert result.select(quantity=FIRST_ERROR).one().value == 1
+    assert result.select(quantity=HALTED).one().value == 2 * 4 + 3 + 5
+    last = result.arrays["turing/tape"][-1]
+    low = int(result.arrays["turing/low"])
+    alphabet = [chr(code) for code in result.arrays["turing/alphabet"]]
+    assert "".join(alphabet[code] for code in last[1 - low : 5 - low]) == "0100"
+    path.unlink()
+    assert TraceRun.of(result).plot(result) is not None  # the figure needs the stored result only
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--machine", "nothing.tm"], "readable text file"),
+        (["--word", "12"], "symbols 0 1, got '2'"),
+        (["--arithmetic", "float8"], "arithmetic must be one of exact"),
+    ],
+)
+def test_bad_settings_are_one_line(tmp_path, capsys, options, text):
+    assert main(["run", "turing.trace", "--out", str(tmp_path / "run"), *options]) != 0
+    message = capsys.readouterr().err
+    assert text in message
+    assert "Traceback" not in message
+
+
+def test_the_tape_is_the_machines():
+    machine = machines.palindromes().normalise()
+    tape, low = space_time(machine, machine.run("abba", 40), "abba")
+    for (_, _, cells), row in zip(machine.configurations("abba", 40), tape):
+        expected = [cells.get(cell, "#") for cell in range(low, low + tape.shape[1])]
+        assert [machine.alphabet[code] for code in row] == expected
+
+
+def test_a_failing_run_is_not_covered():
+    result = TraceRun(machine="repeated_counter", word="0" * 12, steps=200, arithmetic="float32").run()
+    row = result.select(quantity=FIRST_ERROR).one()
+    assert row.value < 1
+    assert row.verdict == "not covered"
+    assert int(result.arrays["turing/wrong"][0]) - 1 == round(200 * row.value)
+
+
+def test_first_errors_come_later_with_more_digits():
+    result = Precision(steps=200, widths=(5,), counter=12, period=20, digits=(8, 24), powers=(4, 12)).run()
+    for setting in ("zigzag of width 5", "counter of 12 digits", "random walk"):
+        first = [result.select(quantity=FIRST, setting=f"{setting}, {kind}").one().value for kind in ("bfloat16", "float32", "float64")]
+        assert first[0] < (first[1] or 201)
+        assert first[2] is None
+        scores = result.select(quantity=RETRIEVAL, setting=f"{setting}, 8 digits").one().value
+        assert scores <= first[0]
+        soft = [result.select(quantity=FIRST, setting=f"{setting}, softmax at 1e{power}").one().value for power in (4, 12)]
+        assert soft[0] < (soft[1] or 201)
+    assert np.isnan(result.arrays["turing/types"][:, 2]).all()

@@ -1,0 +1,7 @@
+"""Checkable statements about the construction and about transformers without positions, each with a control that must fail."""
+
+from . import construction, invariance, precision
+
+CLAIMS = (*construction.CLAIMS, *precision.CLAIMS, *invariance.CLAIMS)
+
+__all__ = ["CLAIMS"]

@@ -1,0 +1,153 @@
+r"""The theory's questions to a trained network: which choices of attention would a coarser number type flip, and does the order count?
+
+The construction chooses one key per query, and it fails where two scores are too close for the number type. A *close call* is a query whose
+two largest scores :math:`\langle q, k \rangle` differ by less than the distance of neighbouring bfloat16 numbers at the larger one,
+:math:`2^{\lfloor \log_2 |s| \rfloor - 7}`. Its null consists of Gaussian scores with the mean and the variance of the same query's scores.
+
+The *responses* test proportion invariance: the change of the outputs when the tokens are permuted, and when a sequence is repeated token by
+token instead of as a whole, relative to the outputs. Both are 0 without positions. Source: :cite:t:`perez2021attention`.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor
+
+from ...core.measurement import Measurement, Null
+from ...core.metric import Activations, Metric
+from ...core.sources import Source
+from ...core.statistics import RANGE_DRAWS, fixed_generator
+from ...core.theory import InNetworks, Response
+from ...metrics.responses import OutputChange
+from ...probes.respond import doubled_tokens, permuted_tokens
+
+CLOSE = "close calls of attention in bfloat16"
+NULL_KIND = "Gaussian scores with the mean and variance of each query"
+NAME, SOURCE = "turing", Source("perez2021attention", status="own")
+EXPONENT = 7  # bfloat16 stores seven binary digits after the leading one
+TABLE = 128  # Gaussian samples per draw and number of keys
+REASON = "no query has two allowed keys with finite scores"
+
+
+def resolution(scores: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    """Returns the distance of neighbouring bfloat16 numbers at each score, 2^(floor(log2 |s|) - 7); 0 at 0, ``[*n]``."""
+    _, exponent = torch.frexp(scores)  # |s| = m 2^e with m in [1/2, 1)
+    return torch.where(scores == 0, 0.0, torch.ldexp(torch.ones_like(scores), exponent - 1 - EXPONENT))
+
+
+def close_calls(top: Float[Tensor, "*n 2"]) -> Tensor:
+    """Returns whether the two largest scores differ by less than the resolution at the larger in size, or not at all, ``[*n]``."""
+    gap = (top[..., 0] - top[..., 1]).abs()
+    return (gap < resolution(top.abs().amax(-1))) | (gap == 0)
+
+
+@lru_cache(maxsize=8)
+def gaussian_tops(keys: int) -> Float[Tensor, "draws samples keys 2"]:
+    """Returns the two largest of the first k standard Gaussian numbers for k = 1 to ``keys``, ``[draws, samples, keys, 2]`` float32.
+
+    The numbers are the same in every call. The second of one number is -inf.
+    """
+    z = torch.randn(RANGE_DRAWS, TABLE, keys, generator=fixed_generator())
+    first = torch.full_like(z[..., 0], -torch.inf)
+    second, tops = first, []
+    for k in range(keys):
+        second = torch.maximum(second, torch.minimum(first, z[..., k]))
+        first = torch.maximum(first, z[..., k])
+        tops.append(torch.stack([first, second], dim=-1))
+    return torch.stack(tops, dim=-2)
+
+
+class CloseCalls(Metric):
+    """Share of the queries of each head that are close calls. Queries with fewer than two allowed keys or infinite scores are left out.
+
+    Attributes:
+        sums: sums by layer and first head, ``[heads, 2 + draws]``: number of queries, number of close calls, and their number in each draw
+            of the null.
+    """
+
+    kinds = ("attention",)
+
+    def update(self, activations: Activations) -> None:
+        """Adds the scores of one module; modules whose queries and keys are unknown are skipped."""
+        query, key = activations.query, activations.key
+        if query is None or key is None or not query.numel() or query.shape[1] != key.shape[1]:
+            return
+        scores = query.float() @ key.float().mT
+        allowed = torch.ones_like(scores, dtype=torch.bool)
+        if activations.mask is not None:
+            allowed = activations.mask[..., : scores.shape[-1]].expand_as(scores)
+        counts = allowed.sum(-1)
+        valid = (counts >= 2) & (scores.isfinite() | ~allowed).all(-1)
+        # One more score of -inf keeps topk defined for a single key; rows that do not count become zeros.
+        top = torch.nn.functional.pad(scores.masked_fill(~allowed, -torch.inf), (0, 1), value=-torch.inf).topk(2).values
+        close = close_calls(torch.where(valid[..., None], top, 0.0)) & valid
+        parts = [valid.sum((0, 2)), close.sum((0, 2))]
+        if self.draws:
+            kept = scores.masked_fill(~(allowed & valid[..., None]), 0.0)
+            size = counts.clamp(min=1)
+            mean = kept.sum(-1) / size
+            spread = ((kept - mean[..., None]).square() * allowed).sum(-1).div(size).sqrt()
+            # Row r takes the sample r mod TABLE of each draw, so that an update draws no random numbers.
+            table = gaussian_tops(max(2, scores.shape[-1])).to(scores.device)
+            sample = torch.arange(counts.numel(), device=scores.device).view_as(counts) % TABLE
+            for draw in range(min(self.draws, RANGE_DRAWS)):
+                z = table[draw, sample, counts.clamp(min=2) - 1]
+                random = mean[..., None] + spread[..., None] * z
+                parts.append((close_calls(torch.where(valid[..., None], random, 0.0)) & valid).sum((0, 2)))
+        self.add((activations.layer, activations.first_head), torch.stack(parts, dim=1).double().cpu())
+
+    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
+        """Returns one row per layer and head; ``generator`` is not used."""
+        rows: list[Measurement] = []
+        for (layer, first), sums in sorted(self.sums.items(), key=lambda item: item[0]):
+            for head, (count, close, *chance) in enumerate(sums.tolist(), start=first):
+                value, reason = (close / count, "") if count else (None, REASON)
+                null = Null(NULL_KIND, tuple(each / count for each in chance[:draws])) if draws and chance and count else None
+                place = {"layer": layer, "head": head, "source": SOURCE, "side": "<="}
+                rows.append(Measurement(NAME, "in network", CLOSE, value, unit="share", reason=reason, null=null, **place))
+        return rows
+
+
+def permuted(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
+    """Returns sequences ``[n, seq, ...]`` with permuted tokens, compared with the outputs for the original order."""
+    return {"value": permuted_tokens(data, generator), "null": data.roll(1, 0), "reference": data}
+
+
+def repeated(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
+    """Returns sequences that occur twice, compared with the outputs for sequences of the same proportions.
+
+    If twice the length is allowed, a sequence ``[seq, ...]`` is compared with itself repeated once. If not, the first half h of it is
+    repeated, as a whole (h h), and compared with its tokens repeated one by one.
+    """
+    seq = data.shape[1]
+    if limits.get("length", 0) >= 2 * seq:
+        doubled = doubled_tokens(data)
+        return {"value": doubled, "null": doubled.roll(1, 0), "reference": data}
+    rest = data[:, seq - seq % 2 :]  # the last token of an odd number stays
+    half = data[:, : seq // 2]
+    whole = torch.cat([half, half, rest], dim=1)
+    return {"value": whole, "null": whole.roll(1, 0), "reference": torch.cat([half.repeat_interleave(2, dim=1), rest], dim=1)}
+
+
+def metrics() -> tuple[CloseCalls, ...]:
+    """Returns the metrics of this theory."""
+    return (CloseCalls(),)
+
+
+def output_change() -> tuple[OutputChange, ...]:
+    """Returns the metric of the responses."""
+    return (OutputChange(),)
+
+
+IN_NETWORKS = InNetworks(
+    metrics=metrics,
+    headline=CLOSE,
+    side="<=",
+    responses=(
+        Response("permuted tokens", permuted, output_change, null_kind="another sequence"),
+        Response("repeated sequence", repeated, output_change, null_kind="another sequence"),
+    ),
+)

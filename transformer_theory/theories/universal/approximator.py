@@ -1,0 +1,276 @@
+r"""The approximation of a sequence-to-sequence function: quantise, map every token in context to a code, look up the value.
+
+For :math:`f: [0, 1)^{n \times d} \to \mathbb{R}^{n \times d}` the network is constant on each cube, with the value of f at its centre:
+
+1. *Quantise.* Feed-forward layers round every entry down to a multiple of :math:`\delta`.
+2. *Contextual mapping.* The attention layers of :class:`.ContextualMapping`.
+3. *Values.* One feed-forward layer for each code q moves the tokens with :math:`|u^\top z - q| < 1/2` to their value.
+
+A grid without positions that repeats a token is not covered, and its tokens may share codes. The layer of a shared code has the mean of the
+values. The paper allows ramps of the ReLUs of any small width; :meth:`Approximation.__call__` is the limit of width 0.
+Source: :cite:t:`yun2020transformers`.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from ...core.errors import some
+from ...core.statistics import fixed_generator
+from ...core.validation import as_float64, integers
+from .grids import column_codes, has_distinct_tokens, powers, resolution
+from .layers import Attention, FeedForward, Layer, quantiser, value_step
+from .mapping import ContextualMapping
+
+Function = Callable[[Float[Tensor, "points n d"]], Float[Tensor, "points n d"]]
+AttentionLayers = Literal["all", "none"]
+
+SAMPLES = 20_000  # points of a Monte Carlo error
+RAMP = 2.0**-20  # default width of the quantiser's ramps, in units of delta
+
+
+@dataclass(frozen=True)
+class UniversalApproximator:
+    r"""The construction for one function and one :math:`\delta`; :meth:`fit` tabulates the values.
+
+    >>> import torch
+    >>> shift = UniversalApproximator(lambda x: x.roll(1, dims=1), n=3, d=1, delta=1 / 8).fit()
+    >>> round(shift.error(1, samples=2000), 3), shift.layer_counts()["attention"]
+    (0.094, 25)
+
+    Attributes:
+        f: function ``[points, n, d] -> [points, n, d]`` of float64 tensors with entries in [0, 1).
+        n: number of tokens.
+        d: dimension of the tokens.
+        delta: width of a cube, 1/k.
+        equivariant: True for the network without positions, which is permutation-equivariant (Theorem 2); f should be so too. False for
+            positions (Theorem 3).
+        attention: "all", or "none" for the network without its attention layers, which maps each token and position to its mean value.
+
+    Raises:
+        ValueError: a size is below 1, ``delta`` is not 1/k, or ``attention`` is unknown.
+        TypeError: a size is not an integer, or f is not callable.
+    """
+
+    f: Function
+    n: int
+    d: int
+    delta: Any
+    equivariant: bool = False
+    attention: AttentionLayers = "all"
+
+    def __post_init__(self):
+        integers(n=self.n, d=self.d)
+        resolution(self.delta)
+        if not callable(self.f):
+            raise TypeError(f"f must be a function of tensors [points, n, d], got {type(self.f).__name__}")
+        if self.attention not in get_args(AttentionLayers):
+            raise ValueError(f"attention must be one of {some(map(repr, get_args(AttentionLayers)))}, got {self.attention!r}")
+
+    @property
+    def mapping(self) -> ContextualMapping:
+        """The contextual mapping."""
+        return ContextualMapping(self.d, self.n, self.delta, "none" if self.equivariant else "integers")
+
+    def fit(self) -> "Approximation":
+        """Evaluates f at the centre of every cube and tabulates the values by code.
+
+        Raises:
+            ValueError: there are too many grids, f returns another shape or values that are not finite, or the values are so large that a
+                later layer would take one for a code.
+        """
+        grids = self.mapping.grids()
+        values = as_float64("values of f", self.f(torch.from_numpy((grids + 0.5) / self.mapping.k)))
+        if list(values.shape) != list(grids.shape) or not bool(torch.isfinite(values).all()):
+            found = list(values.shape) if list(values.shape) != list(grids.shape) else "values that are not finite"
+            raise ValueError(f"f must map [points, {self.n}, {self.d}] to finite values of the same shape, got {found}")
+        return self.fit_values(values.numpy())
+
+    def fit_values(self, values: Shaped[np.ndarray, "grids n d"]) -> "Approximation":
+        """Tabulates given values, one per grid in the order of :meth:`.ContextualMapping.grids`, in place of those of f.
+
+        Raises:
+            ValueError: as for :meth:`fit`.
+        """
+        grids, k = self.mapping.grids(), self.mapping.k
+        tokens = self.contextual(grids)
+        codes = column_codes(tokens, k)
+        table, first, index = np.unique(codes.ravel(), return_index=True, return_inverse=True)
+        sums, index = np.zeros((len(table), self.d)), index.ravel()
+        np.add.at(sums, index, values.reshape(-1, self.d))
+        means = sums / np.bincount(index)[:, None]
+        # A mean of equal values may differ from them by rounding; a value that belongs to one token alone is kept as it is.
+        alone = np.bincount(index) == 1
+        means[alone] = values.reshape(-1, self.d)[first[alone]]
+        covered = np.zeros(len(table), dtype=bool)
+        covered[index[np.repeat(has_distinct_tokens(self.mapping.embed(grids), k * self.n + k), self.n)]] = True
+        approximation = Approximation(self, table, tokens.reshape(-1, self.d)[first], means, covered)
+        approximation.check_values()
+        return approximation
+
+    def contextual(self, grids: Any, *, dtype: Any = None, inverse_temperature: float | None = None) -> Shaped[np.ndarray, "*grids n d"]:
+        """Returns the tokens before the value layers, ``[*grids, n, d]``, in units of delta; arguments of :meth:`.ContextualMapping.run`.
+
+        Without attention layers a constant takes their place, so that tokens cannot be taken for values.
+        """
+        if self.attention == "all":
+            return self.mapping.run(grids, dtype=dtype, inverse_temperature=inverse_temperature)
+        tokens = self.mapping.embed(grids, dtype=dtype)
+        return tokens + np.array([self.mapping.range] + [0] * (self.d - 1)).astype(tokens.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Approximation:
+    """A constructed network: its table of codes and values. Calling it evaluates the network on points ``[*points, n, d]``.
+
+    Attributes:
+        settings: the :class:`UniversalApproximator`.
+        codes: all codes in increasing order, ``[codes]``.
+        tokens: the token before the value layers that has this code, ``[codes, d]``, in units of delta.
+        values: the value of this code, ``[codes, d]``.
+        covered: whether a grid that the theorem covers has this code, ``[codes]``.
+    """
+
+    settings: UniversalApproximator
+    codes: np.ndarray
+    tokens: np.ndarray
+    values: np.ndarray
+    covered: np.ndarray
+
+    @cached_property
+    def k(self) -> int:
+        """Number of values of an entry, 1/delta."""
+        return resolution(self.settings.delta)
+
+    def check_values(self) -> None:
+        """Checks that no later value layer takes a value for a code.
+
+        Raises:
+            ValueError: the projection of a value on u lies within 1/2 of a larger code.
+        """
+        projections = (self.values * self.k) @ powers(self.k, self.settings.d, float)
+        codes = self.codes.astype(float)
+        nearest = np.clip(np.searchsorted(codes, projections - 0.5), 0, len(codes) - 1)
+        bad = (np.abs(codes[nearest] - projections) < 0.5) & (nearest > np.arange(len(codes)))
+        if bad.any():
+            worst = float(np.abs(self.values[bad]).max())
+            raise ValueError(
+                f"values of f must stay below the codes, got a value of {worst:.3g}, which a later layer takes for a code; scale f"
+            )
+
+    def __call__(self, points: Any) -> Float[Tensor, "*points n d"]:
+        """Evaluates the network, with ramps of width 0, on points with entries in [0, 1), ``[*points, n, d]``.
+
+        Raises:
+            ValueError: the shape does not fit, or an entry lies outside [0, 1).
+        """
+        x = as_float64("points", points)
+        n, d = self.settings.n, self.settings.d
+        if list(x.shape[-2:]) != [n, d] or x.ndim < 2:
+            raise ValueError(f"points must have shape [*points, {n}, {d}], got {list(x.shape)}; reshape them")
+        if x.numel() and not bool(((x >= 0) & (x < 1)).all()):
+            raise ValueError(f"points must lie in [0, 1), got {float(x.min()):.4g} to {float(x.max()):.4g}; rescale them")
+        grids = np.minimum(np.floor(x.numpy() * self.k).astype(np.int64), self.k - 1)
+        return torch.from_numpy(self.on_grids(grids))
+
+    def on_grids(self, grids: Any, *, dtype: Any = None, inverse_temperature: float | None = None) -> Shaped[np.ndarray, "*grids n d"]:
+        """Evaluates attention and value layers on grids; arguments of :meth:`.ContextualMapping.run`.
+
+        A token whose code is not within 1/2 of a table entry keeps its contextual code, which is far outside the range of f.
+
+        Returns:
+            Outputs ``[*grids, n, d]``, float64; computed in ``dtype``.
+        """
+        tokens = self.settings.contextual(grids, dtype=dtype, inverse_temperature=inverse_temperature)
+        codes = column_codes(tokens, self.k)
+        table = self.codes.astype(tokens.dtype)
+        above = np.clip(np.searchsorted(table, codes.ravel()), 1, max(len(table) - 1, 1)).reshape(codes.shape)
+        above = np.minimum(above, len(table) - 1)
+        below = np.maximum(above - 1, 0)
+        index = np.where(np.abs(codes - table[below]) <= np.abs(codes - table[above]), below, above)
+        hit = (2 * np.abs(codes - table[index]) < 1)[..., None]
+        if tokens.dtype.kind != "f":
+            # The integers cancel exactly, so values are not rounded to the spacing of large floats.
+            outside = (tokens - self.tokens[index]).astype(float)
+            return np.where(hit, self.values[index] + outside / self.k, tokens.astype(float) / self.k)
+        move = (self.values * self.k - self.tokens.astype(float)).astype(tokens.dtype)
+        return (np.where(hit, tokens + move[index], tokens) / self.k).astype(np.float64)
+
+    def error(self, p: float = 1, *, samples: int = SAMPLES, generator: torch.Generator | None = None) -> float:
+        r"""Estimates :math:`\big(\int \|f - g\|_p^p\big)^{1/p}` over the unit cube from uniform points; p = inf: the largest difference.
+
+        Args:
+            p: order of the norm, at least 1.
+            samples: number of points.
+            generator: draws the points; None: the same points in every call.
+        Raises:
+            ValueError: p is below 1, or ``samples`` is below 1.
+        """
+        if not p >= 1:
+            raise ValueError(f"p must be at least 1 (math.inf is allowed), got {p}")
+        integers(samples=samples)
+        generator = fixed_generator() if generator is None else generator
+        points = torch.rand(samples, self.settings.n, self.settings.d, generator=generator, dtype=torch.float64)
+        gaps = (self.settings.f(points) - self(points)).abs()
+        return float(gaps.max()) if math.isinf(p) else float(gaps.pow(p).sum((1, 2)).mean() ** (1 / p))
+
+    def layers(self, *, ramp: float = RAMP) -> tuple[Layer, ...]:
+        """Returns all layers in order, for tokens (x + position) / delta: quantisers, attention, value layers.
+
+        Args:
+            ramp: width of the quantiser's ramps, in units of delta, in (0, 1).
+        Raises:
+            ValueError: ``ramp`` is out of range, or the network has no attention layers.
+        """
+        if not 0 < ramp < 1:
+            raise ValueError(f"ramp must lie in (0, 1), got {ramp}")
+        settings, u = self.settings, powers(self.k, self.settings.d)
+        if settings.attention == "none":
+            raise ValueError("layers are those of the construction, got attention='none'; pass attention='all'")
+        # With positions the entries of the j-th token lie in [j - 1, j), so the quantisers cover [0, n).
+        steps = self.k if settings.equivariant else self.k * settings.n
+        quantise = [quantiser(i, t, settings.d, ramp=ramp) for i in range(settings.d) for t in range(steps)]
+        moves = self.values * self.k - self.tokens.astype(float)
+        # In increasing order of the codes: a value is smaller than the code that it replaces.
+        steps = [value_step(u, code, move) for code, move in zip(self.codes.tolist(), moves)]
+        return (*quantise, *settings.mapping.layers(), *steps)
+
+    def layer_counts(self) -> dict[str, int]:
+        """Counts the layers: "quantise", "attention", "value" (codes of covered grids) and "repeated" (other codes)."""
+        layers = self.layers()
+        attention = sum(isinstance(layer, Attention) for layer in layers)
+        covered = int(self.covered.sum())
+        feed_forward = sum(isinstance(layer, FeedForward) for layer in layers)
+        return {
+            "quantise": feed_forward - len(self.codes),
+            "attention": attention,
+            "value": covered,
+            "repeated": len(self.codes) - covered,
+        }
+
+    def parameters(self) -> int:
+        """Counts the weights and biases of all layers."""
+        return sum(layer.parameters for layer in self.layers())
+
+
+def expected_layers(k: int, d: int, n: int, *, equivariant: bool) -> dict[str, int]:
+    r"""Returns the numbers of layers by formula.
+
+    Without positions: d k quantisers, k^d + 1 attention layers and :math:`n \binom{k^d}{n}` value layers for the covered grids. With
+    positions: n d k, n k^d + 1, and n k^(dn).
+
+    Raises:
+        ValueError: a size is below 1.
+    """
+    integers(k=k, d=d, n=n)
+    states = k**d
+    if equivariant:
+        return {"quantise": d * k, "attention": states + 1, "value": n * math.comb(states, n)}
+    return {"quantise": n * d * k, "attention": n * states + 1, "value": n * states**n}

@@ -1,0 +1,162 @@
+"""Claims about the network that is written down: its size, and that its layers compute what the theorem says.
+
+Source: :cite:t:`yun2020transformers`.
+"""
+
+from fractions import Fraction
+
+import numpy as np
+import torch
+from torch import Generator
+
+from ....core.claims import Claim, Evidence
+from ..approximator import Approximation, UniversalApproximator, expected_layers
+from ..functions import random_function
+from ..layers import Attention, FeedForward, Head, Layer, quantiser, run
+from .sources import CUBES, GRID, HARD, OWN, THEOREM_2, listed, one_of
+
+SIZES = ((3, 1, 2), (2, 2, 2), (3, 1, 3), (4, 1, 3), (3, 2, 2))
+POINTS = 100
+RAMP = 2.0**-8  # in units of delta
+TOLERANCE = 0.02  # rounding errors of float64: coefficients and codes of up to 2^20 are multiplied, once per layer
+
+
+def network(generator: Generator, *, equivariant: bool) -> Approximation:
+    """Constructs the network of a random smooth function."""
+    k, d, n = one_of(SIZES, generator)
+    return UniversalApproximator(random_function(generator, n=n, d=d, equivariant=equivariant), n, d, Fraction(1, k), equivariant).fit()
+
+
+def inputs(approximation: Approximation, generator: Generator, *, ramp: float, inside: bool) -> torch.Tensor:
+    """Draws points ``[points, n, d]`` off the ramps of the quantisers, or in the middle of a ramp in one entry (``inside``)."""
+    settings = approximation.settings
+    grids = torch.randint(approximation.k, (POINTS, settings.n, settings.d), generator=generator)
+    points = grids + (1 - ramp) * torch.rand(grids.shape, generator=generator, dtype=torch.float64)
+    if inside:
+        points[:, 0, 0] = grids[:, 0, 0] + 1 - ramp / 2
+    return points / approximation.k
+
+
+def through_layers(approximation: Approximation, layers: tuple[Layer, ...], points: torch.Tensor) -> np.ndarray:
+    """Runs layers in float64 on points [points, n, d] and returns the outputs in the units of f."""
+    positions = 0 if approximation.settings.equivariant else np.arange(approximation.settings.n)[:, None]
+    return run(layers, (points.numpy() + positions) * approximation.k) / approximation.k
+
+
+def _layers(generator: Generator, *, heads: int = 2) -> Evidence:
+    """Measures the largest difference between the network, run layer by layer, and the step function."""
+    approximation = network(generator, equivariant=bool(torch.randint(2, (), generator=generator)))
+    points = inputs(approximation, generator, ramp=RAMP, inside=False)
+    layers = tuple(Attention(layer.heads[:heads]) if isinstance(layer, Attention) else layer for layer in approximation.layers(ramp=RAMP))
+    gap = np.abs(through_layers(approximation, layers, points) - approximation(points).numpy()).max()
+    return Evidence(float(gap), TOLERANCE, "<=", detail={"layers": len(layers)})
+
+
+def _ramps(generator: Generator, *, inside: bool) -> Evidence:
+    """Measures the largest error of the continuous network against the step function, on its ramps or off them."""
+    approximation = network(generator, equivariant=False)
+    errors = []
+    for ramp in (2.0**-4, 2.0**-8, 2.0**-12):
+        points = inputs(approximation, generator, ramp=ramp, inside=inside)
+        outputs = through_layers(approximation, approximation.layers(ramp=ramp), points)
+        errors.append(np.abs(outputs - approximation(points).numpy()).max())
+    return Evidence(float(min(errors)), 0.1, ">=", detail={"largest": float(max(errors))})
+
+
+def _width(layer: FeedForward) -> int:
+    """Returns the number of hidden units that do something."""
+    return int(((layer.inner != 0).any(1) & (layer.outer != 0).any(0)).sum())
+
+
+def _size(generator: Generator, *, quotient: bool) -> Evidence:
+    """Measures the largest deviation of heads, head size, width and layer counts from the statement."""
+    equivariant = bool(torch.randint(2, (), generator=generator)) or quotient
+    approximation = network(generator, equivariant=equivariant)
+    layers, counts = approximation.layers(), approximation.layer_counts()
+    heads: list[Head] = [head for layer in layers if isinstance(layer, Attention) for head in layer.heads]
+    largest = {
+        "heads": max(len(layer.heads) for layer in layers if isinstance(layer, Attention)) - 2,
+        "size": max(head.size for head in heads) - 1,
+        "width": max(_width(layer) for layer in layers if isinstance(layer, FeedForward)) - 4,
+    }
+    settings = approximation.settings
+    formula = expected_layers(approximation.k, settings.d, settings.n, equivariant=equivariant)
+    if quotient:
+        formula["value"] = settings.n * approximation.k ** (settings.d * settings.n) / np.prod(np.arange(1, settings.n + 1))
+    deviations = [*largest.values(), *(counts[name] - formula[name] for name in formula)]
+    return Evidence(float(max(abs(deviation) for deviation in deviations)), 0, "<=", detail={name: counts[name] for name in counts})
+
+
+def _half_open(generator: Generator, *, closed: bool) -> Evidence:
+    """Measures the largest error of the quantised tokens at points of which some entries lie on walls of cubes."""
+    k, d, n = one_of(SIZES, generator)
+    cells = torch.randint(1, k, (POINTS, n, d), generator=generator).double()
+    on_wall = torch.rand(cells.shape, generator=generator) < 0.5
+    points = torch.where(on_wall, cells, cells + 0.9 * torch.rand(cells.shape, generator=generator, dtype=torch.float64)).numpy()
+    if closed:
+        # The sum over closed cubes counts the corner of each cube that holds the point: t and t - 1 in an entry on a wall.
+        copies = np.where(on_wall.numpy(), 2, 1).prod((1, 2), keepdims=True)
+        quantised = copies * np.where(on_wall.numpy(), cells - 0.5, cells)
+    else:
+        quantised = run([quantiser(i, t, d, ramp=2.0**-10) for i in range(d) for t in range(k)], points)
+    return Evidence(float(np.abs(quantised - cells.numpy()).max()), 1e-9, "<=")
+
+
+CLAIMS = (
+    Claim(
+        id="universal/layers",
+        statement=r"Run layer by layer, with hard-max attention of two heads of size one and feed-forward layers of width four, the "
+        r"network computes the step function $\bar f$ off its ramps.",
+        measures="largest difference between the network and the step function at random points off the ramps",
+        source=THEOREM_2,
+        assumptions=(HARD, "points off the ramps of the ReLUs", "float64", "random smooth functions", listed(SIZES)),
+        check=lambda generator: _layers(generator),
+        control=lambda generator: _layers(generator, heads=1),
+        control_description="keeps only the first head of each attention layer",
+    ),
+    Claim(
+        id="universal/size",
+        statement=r"Two heads of size one and width four suffice. The layers number $dk$, $k^d + 1$ and $n \binom{k^d}{n}$ (quantisers, "
+        r"attention, values) without positions, and $ndk$, $nk^d + 1$ and $nk^{dn}$ with positions.",
+        measures="largest deviation of the counted heads, head size, width and numbers of layers from the statement",
+        source=THEOREM_2,
+        assumptions=(
+            "layers of values are counted for grids that the theorem covers",
+            "attention layers that move nothing are left out",
+            listed(SIZES),
+        ),
+        check=lambda generator: _size(generator, quotient=False),
+        control=lambda generator: _size(generator, quotient=True),
+        control_description=r"counts $n k^{dn} / n!$ layers of values without positions, which includes grids with repeated tokens",
+        corrects=r"With positions the entries of the j-th token lie in $[j-1, j)$, so the quantisers number $ndk$, not $dk$, unless the "
+        "positions are added after them.",
+    ),
+    Claim(
+        id="universal/half-open",
+        statement=r"The cubes are half-open, $[L, L + \delta)$: then each point lies in one cube, and $\bar f = \sum_L A_L 1\{x \in S_L\}$ "
+        "has one value.",
+        measures="largest error of the quantised tokens at points with entries on walls, in units of delta",
+        source=CUBES,
+        assumptions=(GRID, "half of the entries lie on walls, the others off the ramps", listed(SIZES)),
+        check=lambda generator: _half_open(generator, closed=False),
+        control=lambda generator: _half_open(generator, closed=True),
+        control_description="sums over closed cubes, so that a point on m walls lies in 2^m cubes",
+        corrects=r"The survey defines closed cubes, $L \le Y \le L + \delta$; then $\bar f$ adds up to $2^{dn}$ values on the walls.",
+    ),
+    Claim(
+        id="universal/not-uniform",
+        statement=r"The approximation holds in $L^p$, $p < \infty$, and not in the supremum norm: on the ramps of its ReLUs the continuous "
+        "network stays far from the step function, however narrow they are.",
+        measures="largest error on the ramps, the smallest of three ramp widths",
+        source=OWN,
+        assumptions=(
+            "hard-max attention, with positions",
+            "ramps of 1/16, 1/256 and 1/4096 of a cube",
+            "random smooth functions",
+            listed(SIZES),
+        ),
+        check=lambda generator: _ramps(generator, inside=True),
+        control=lambda generator: _ramps(generator, inside=False),
+        control_description="takes points off the ramps",
+    ),
+)

@@ -1,0 +1,28 @@
+"""Sources that several files of claims cite, and the sizes of the grids that claims draw."""
+
+import torch
+
+from ....core.sources import Source
+
+CUBES = Source("yun2020transformers", status="not found")
+CLAIM_1 = Source("yun2020transformers", "Claim 1", "second-hand")
+LEMMA = Source("yun2020transformers", "Lemma 6", "second-hand")
+THEOREM_2 = Source("yun2020transformers", "Theorem 2", "second-hand")
+THEOREM_3 = Source("yun2020transformers", "Theorem 3", "second-hand")
+OWN = Source("yun2020transformers", status="own")
+
+GRID = "tokens on the grid, entries in {0, 1/k, ..., 1 - 1/k}"
+EXACT = "exact integer arithmetic"
+HARD = "hard-max attention"
+
+Size = tuple[int, int, int]  # k, d, n
+
+
+def one_of(sizes: tuple[Size, ...], generator: torch.Generator) -> Size:
+    """Draws one of the sizes (k, d, n)."""
+    return sizes[int(torch.randint(len(sizes), (), generator=generator))]
+
+
+def listed(sizes: tuple[Size, ...]) -> str:
+    """Returns the sizes as an assumption of a claim."""
+    return "(k, d, n) is one of " + ", ".join(str(size) for size in sizes)

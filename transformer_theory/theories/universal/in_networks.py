@@ -1,0 +1,176 @@
+r"""Contextual embeddings in a trained network: how much a token's vector depends on its context, block by block.
+
+Tokens are *the same input* if the same vector enters the first block: the same word, or patch, at the same position. (Vectors are compared
+up to :data:`ROUNDING` of their size.) Let g be the groups of the same input with at least two members, and x the output of a block. The
+*contextual share* is the share of the variance of these tokens that lies within groups,
+
+.. math:: \frac{E \operatorname{Var}(x \mid g)}{\operatorname{Var}(x)} = 1 - \frac{\operatorname{Var}(E[x \mid g])}{\operatorname{Var}(x)} .
+
+Patches of photographs hardly repeat; then the class token, which is the same input in every image, may be the only group. Its variance is
+then compared with that of all tokens, and the row says so.
+It is 0 before the first block by construction, stays 0 without attention, and is 1 if the own token leaves no trace. A contextual
+mapping needs more: different contexts must give the same input different vectors. The *smallest distance of contexts* is that of two
+members of a group whose sequences differ, in units of the standard deviation of x. In a causal network only the tokens before count as
+context, which shows in the data: equal prefixes then give equal vectors.
+
+Any network with attention has a contextual share above 0, so trained networks are compared with untrained ones.
+Source: :cite:t:`yun2020transformers`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ...core.measurement import Measurement
+from ...core.metric import ActivationKind, Activations, Metric, Place
+from ...core.sources import Source
+from ...core.theory import InNetworks
+
+SHARE = "contextual share of the embeddings"
+DISTANCE = "smallest distance of two contexts of one token"
+SOURCE = Source("yun2020transformers", status="own")
+MAX_TOKENS = 2048  # tokens that are stored per block
+MAX_MEMBERS = 256  # members of a group whose pairs are compared
+ROUNDING = 1e-4  # inputs are equal if they differ by less, relative to the largest entry
+INPUT: Place = (-1,)  # place of the inputs of the first block
+NO_GROUPS = "no input of the first block occurs twice in different contexts"
+ONE_GROUP = "Only one input occurs twice, such as the class token."
+OTHER_TOKENS = "the block has other tokens than the first block"
+
+
+def fingerprints(tokens: Float[Tensor, "batch seq dim"]) -> Float[Tensor, "batch seq 2"]:
+    """Returns a number for each sequence, and one for the sequence up to and including each token; equal contexts have equal numbers."""
+    batch, seq, dim = tokens.shape
+    # Fixed weights without simple relations make coincidences of different sequences unlikely.
+    direction = torch.sin(torch.arange(1, dim + 1, dtype=torch.float64) * 1.7)
+    place = torch.cos(torch.arange(1, seq + 1, dtype=torch.float64) * 2.3) + 1.5
+    prefix = ((tokens.double().cpu() @ direction) * place).cumsum(1)
+    return torch.stack([prefix[:, -1:].expand(batch, seq), prefix], dim=-1)
+
+
+def same_inputs(inputs: Float[Tensor, "tokens dim"]) -> Int[Tensor, " tokens"]:
+    """Numbers the tokens by input: equal vectors, up to :data:`ROUNDING` of the largest entry, have equal numbers."""
+    scale = float(inputs.abs().amax()) or 1.0
+    return torch.unique((inputs / (scale * ROUNDING)).round(), dim=0, return_inverse=True)[1]
+
+
+def contextual_share(outputs: Float[Tensor, "tokens dim"], group: Int[Tensor, " tokens"]) -> tuple[float | None, int]:
+    """Computes the share of the variance of repeated tokens that lies within groups of equal tokens.
+
+    If only one group repeats, its variance is divided by that of all tokens instead.
+
+    Args:
+        outputs: vectors, ``[tokens, dim]``.
+        group: number of the group of each token, from 0.
+    Returns:
+        The share, None if no group has two tokens or nothing varies, and the number of tokens in groups of at least two.
+    """
+    x, counts = outputs.double(), torch.bincount(group)
+    means = x.new_zeros(len(counts), x.shape[1]).index_add(0, group, x) / counts.clamp(min=1)[:, None]
+    repeated = (counts > 1)[group]
+    if not bool(repeated.any()):
+        return None, 0
+    reference = x[repeated] if int((counts > 1).sum()) > 1 else x
+    within = float((x - means[group])[repeated].square().sum(1).mean())
+    total = float((reference - reference.mean(0)).square().sum(1).mean())
+    return (within / total if 0 < total < float("inf") else None), int(repeated.sum())
+
+
+def smallest_distance(
+    outputs: Float[Tensor, "tokens dim"], group: Int[Tensor, " tokens"], context: Float[Tensor, " tokens"]
+) -> tuple[float | None, int]:
+    """Computes the smallest distance of two members of a group with different contexts, in units of the standard deviation.
+
+    Args:
+        outputs: vectors, ``[tokens, dim]``.
+        group: number of the group of each token.
+        context: fingerprint of the context of each token.
+    Returns:
+        The distance, None if no two contexts of one group differ, and the number of pairs.
+    """
+    x = outputs.double()
+    spread, least, pairs = float((x - x.mean(0)).square().sum(1).mean().sqrt()), float("inf"), 0
+    counts = torch.bincount(group)
+    for number in (counts > 1).nonzero().squeeze(1).tolist():
+        rows = (group == number).nonzero().squeeze(1)[:MAX_MEMBERS]
+        near = 1e-9 * float(context[rows].abs().amax())
+        different = (context[rows][:, None] - context[rows]).abs() > near
+        if bool(different.any()):
+            # Differences, not the expansion of the square: small distances must not drown in rounding.
+            least = min(least, float(torch.cdist(x[rows], x[rows], compute_mode="donot_use_mm_for_euclid_dist")[different].min()))
+            pairs += int(different.sum()) // 2
+    return (least / spread if pairs and spread > 0 else None), pairs
+
+
+class Contexts(Metric):
+    """Contextual share and smallest distance of contexts, after every block, over the first :data:`MAX_TOKENS` tokens.
+
+    Attributes:
+        sums: outputs of the blocks ``[tokens, dim]`` by layer; at place -1 the inputs of the first block with two fingerprints,
+            ``[tokens, dim + 2]``.
+    """
+
+    kinds: ClassVar[tuple[ActivationKind, ...]] = ("features",)
+    null_source: ClassVar = "untrained"
+
+    def update(self, activations: Activations) -> None:
+        """Stores the output of a block, and the input of the first block."""
+        if activations.layer == 0:
+            tokens = activations.tokens
+            self.add(INPUT, torch.cat([tokens.double().cpu(), fingerprints(tokens)], dim=-1).flatten(0, 1)[:MAX_TOKENS])
+        if activations.output.ndim == 3:
+            # A copy: a slice would keep the whole batch in memory.
+            self.add((activations.layer,), activations.output.flatten(0, 1)[:MAX_TOKENS].float().cpu().clone())
+
+    def add(self, place: Place, sums: Tensor) -> None:
+        """Appends tokens at a place, up to :data:`MAX_TOKENS`."""
+        stored = self.sums.get(place)
+        whole = sums if stored is None else torch.cat([stored, sums.to(stored)])
+        self.sums[place] = whole[:MAX_TOKENS]
+
+    def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
+        """Returns both quantities per block. The null comes from untrained networks."""
+        rows: list[Measurement] = []
+        if INPUT not in self.sums:
+            return rows
+        inputs = self.sums[INPUT]
+        group = same_inputs(inputs[:, :-2])
+        context = inputs[:, -1] if self._causal(group) else inputs[:, -2]
+        note = ONE_GROUP if int((torch.bincount(group) > 1).sum()) == 1 else ""
+        for (layer,), outputs in sorted(self.sums.items()):
+            if layer < 0:
+                continue
+            if len(outputs) != len(inputs):
+                rows += [_row(quantity, None, 0, layer, OTHER_TOKENS, note) for quantity in (SHARE, DISTANCE)]
+                continue
+            rows.append(_row(SHARE, *contextual_share(outputs, group), layer, NO_GROUPS, note))
+            rows.append(_row(DISTANCE, *smallest_distance(outputs, group, context), layer, NO_GROUPS, note))
+        return rows
+
+    def _causal(self, group: Int[Tensor, " tokens"]) -> bool:
+        """Returns whether tokens with equal prefixes in different sequences leave the first block with equal vectors."""
+        inputs, outputs = self.sums[INPUT], self.sums.get((0,))
+        if outputs is None or len(outputs) != len(inputs):
+            return False
+        if float(inputs[:, -2].max() - inputs[:, -2].min()) <= 1e-9 * float(inputs[:, -2].abs().amax()):
+            return False  # all sequences are equal
+        prefix = inputs[:, -1:]
+        same_prefix = torch.unique((prefix / (1e-9 * float(prefix.abs().amax()) or 1.0)).round(), return_inverse=True)[1].squeeze(1)
+        joint = group * (int(same_prefix.max()) + 1) + same_prefix
+        share, used = contextual_share(outputs, torch.unique(joint, return_inverse=True)[1])
+        return used > 0 and share is not None and share < ROUNDING**2
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restores a :meth:`state_dict`."""
+        self.sums = {(int(place),): sums for place, sums in state.items()}
+
+
+def _row(quantity: str, value: float | None, n: int, layer: int, reason: str, note: str) -> Measurement:
+    columns = {"side": ">=", "layer": layer, "n": n, "source": SOURCE, "reason": "" if value is not None else reason, "note": note}
+    return Measurement("universal", "in network", quantity, value, **columns)
+
+
+IN_NETWORKS = InNetworks(metrics=lambda: (Contexts(),), headline=SHARE, side=">=")

@@ -1,0 +1,185 @@
+r"""The ladder: how much of a random sequence-to-sequence function survives other arithmetic, softmax attention, and learning.
+
+Each seed draws a target A, independent uniform numbers in [0, 1), one for every token of every grid of (k, d, n) = (4, 1, 3): 192 numbers
+without structure. With the outputs g, clipped to [0, 1], and the best function c of token and position alone (the median over the
+contexts),
+
+.. math:: Q = 1 - \frac{\sum |g - A|}{\sum |c - A|} .
+
+The theorem predicts 1. A function of token and position alone has at most 0.
+
+**The null.** Targets are permuted among the contexts of the same token and position. A network without contextual information has the same
+Q for all such permutations, so what it knows of token and position cannot make it look better than its null.
+
+The last rung trains a transformer, with about as many parameters as the construction, on all 64 grids and asks for the same numbers, so it
+measures what gradient descent finds, not generalisation. Source: :cite:t:`yun2020transformers`.
+"""
+
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
+from torch.nn import functional
+
+from ...core.errors import NotConverged
+from ...core.ladder import Ladder, Rung
+from ...core.measurement import Measurement, Null
+from ...core.sources import Source
+from ...core.statistics import LADDER_DRAWS
+from ...models import build
+from ...models.vit import Block
+from ...training.fitting import State, fit
+from .approximator import Approximation, UniversalApproximator
+from .layers import run
+
+NAME, SOURCE = "universal", Source("yun2020transformers", "Theorem 3", "second-hand")
+K, N = 4, 3  # grid: d = 1, 64 grids, 192 codes
+NULL_KIND = "targets permuted among the contexts of the same token and position"
+SHARE = "share of the contextual part of the target that is reproduced"
+PARAMETERS = "number of parameters"
+SIZES = {"equal": (8, 3), "small": (4, 2)}  # width and depth of the trained transformers: 2,609 and 501 parameters; the construction: 2,537
+HEADS, STEPS, RATE, WARMUP = 2, 2000, 0.01, 0.05
+
+
+def instance(generator: Generator) -> tuple[Approximation, Float[Tensor, "grids n"]]:
+    """Draws the target, and returns the construction that has it as values, and the target."""
+    values = torch.rand(K**N, N, 1, generator=generator, dtype=torch.float64)
+    settings = UniversalApproximator(lambda x: x, N, 1, Fraction(1, K))  # f is not evaluated: the values are given
+    return settings.fit_values(values.numpy()), values.squeeze(-1)
+
+
+def reproduced(outputs: Float[Tensor, "grids n"], targets: Float[Tensor, "*draws grids n"]) -> Float[Tensor, "*draws"]:
+    """Computes Q of outputs for one target, or for each of several, ``[*draws, grids, n]`` -> ``[*draws]``.
+
+    Rows are the grids in the order of :func:`.all_grids`, so the contexts of a token and position are known.
+    """
+    tokens = torch.cartesian_prod(*[torch.arange(K)] * N)  # [grids, n]
+    best = torch.empty_like(targets)
+    for position in range(N):
+        for token in range(K):
+            rows = (tokens[:, position] == token).nonzero().squeeze(1)
+            best[..., rows, position] = targets[..., rows, position].quantile(0.5, dim=-1, keepdim=True)
+    error = (outputs.nan_to_num(nan=0.0).clamp(0, 1) - targets).abs().sum((-2, -1))
+    return 1 - error / (best - targets).abs().sum((-2, -1))
+
+
+def permuted(targets: Float[Tensor, "grids n"], draws: int, generator: Generator) -> Float[Tensor, "draws grids n"]:
+    """Permutes targets among the grids with the same token at the same position, ``[draws, grids, n]``."""
+    tokens = torch.cartesian_prod(*[torch.arange(K)] * N)
+    shuffled = targets.expand(draws, -1, -1).clone()
+    for position in range(N):
+        for token in range(K):
+            rows = (tokens[:, position] == token).nonzero().squeeze(1)
+            order = torch.rand(draws, len(rows), generator=generator).argsort(1)
+            shuffled[:, rows, position] = targets[rows[order], position]
+    return shuffled
+
+
+def row(outputs: Float[Tensor, "grids n"], targets: Float[Tensor, "grids n"], generator: Generator, note: str = "") -> Measurement:
+    """Returns the row of the ladder for the outputs of a network on all grids."""
+    draws = reproduced(outputs, permuted(targets, LADDER_DRAWS, generator))
+    columns = {"null": Null(NULL_KIND, tuple(draws.tolist())), "predicted": 1.0, "n": targets.numel(), "source": SOURCE, "note": note}
+    return LADDER.row(NAME, float(reproduced(outputs, targets)), **columns)
+
+
+def constructed(generator: Generator, *, dtype: type | None = None, inverse_temperature: float | None = None) -> Iterator[Measurement]:
+    """Measures the construction: in exact integers, with a table of values by code, or layer by layer in floats."""
+    approximation, targets = instance(generator)
+    mapping = approximation.settings.mapping
+    if dtype is None:
+        outputs = approximation.on_grids(mapping.grids())
+    else:
+        scale = None if inverse_temperature is None else inverse_temperature / K**2
+        with np.errstate(all="ignore"):  # float32 overflows in places; such outputs count as wrong
+            outputs = run(approximation.layers(), mapping.embed(mapping.grids(), dtype=dtype), scale=scale) / K
+    yield row(torch.from_numpy(outputs.astype(np.float64)).squeeze(-1), targets, generator)
+    yield Measurement(NAME, "rung", PARAMETERS, approximation.parameters(), source=SOURCE)
+
+
+class Network(nn.Module):
+    """A transformer on sequences of n numbers: embedding with learnt positions, pre-norm blocks, one output per token."""
+
+    def __init__(self, dim: int, depth: int):
+        super().__init__()
+        self.embed = nn.Linear(1, dim)
+        self.positions = nn.Parameter(0.02 * torch.randn(1, N, dim))
+        self.blocks = nn.ModuleList(Block(dim, heads=HEADS) for _ in range(depth))
+        self.norm = nn.LayerNorm(dim)
+        self.head = nn.Linear(dim, 1)
+
+    def forward(self, sequences: Float[Tensor, "batch n"]) -> Float[Tensor, "batch n"]:
+        tokens = self.embed(sequences[..., None]) + self.positions
+        for block in self.blocks:
+            tokens = block(tokens)
+        return self.head(self.norm(tokens)).squeeze(-1)
+
+
+class AllGrids:
+    """The task: all grids in every batch, with the squared error.
+
+    Attributes:
+        inputs: entries of the grids, scaled to [-1.5, 1.5], ``[grids, n]``.
+        targets: ``[grids, n]``.
+    """
+
+    def __init__(self, targets: Float[Tensor, "grids n"]):
+        self.inputs = torch.cartesian_prod(*[torch.arange(K)] * N).float() - (K - 1) / 2
+        self.targets = targets.float()
+
+    def batches(self, generator: Generator, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields all grids at every step."""
+        while True:
+            yield self.inputs, self.targets
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Float[Tensor, ""]:
+        """Returns the mean squared error."""
+        inputs, targets = batch
+        return functional.mse_loss(model(inputs), targets)
+
+
+def decay(state: State) -> float:
+    """Returns the factor of the learning rate: a linear rise over 5 % of the steps, then a linear fall to 0."""
+    return min(state.done / WARMUP, (1 - state.done) / (1 - WARMUP)) + 1e-3
+
+
+def learnt(generator: Generator, *, size: str = "equal", steps: int = STEPS) -> Iterator[Measurement]:
+    """Trains the transformer with Adam on the target and measures it on the same grids."""
+    _, targets = instance(generator)
+    model, task = build(partial(Network, *SIZES[size]), generator), AllGrids(targets)
+    optimiser = torch.optim.Adam(model.parameters(), lr=RATE)
+    try:
+        fit(model, task, optimiser=optimiser, steps=steps, schedule=decay, clip=1.0, generator=generator)
+    except NotConverged as error:
+        yield LADDER.row(NAME, None, reason=str(error), source=SOURCE)
+        return
+    with torch.no_grad():
+        outputs = model(task.inputs).double()
+    yield row(outputs, targets, generator, note=f"{steps} steps of Adam, all 64 grids in each batch")
+    yield Measurement(NAME, "rung", PARAMETERS, sum(part.numel() for part in model.parameters()), source=SOURCE)
+
+
+def _softmax(beta: float, text: str) -> Rung:
+    relaxes = "hard-max attention; in float64, since float32 fails" if beta == 1e4 else "a sharper softmax"
+    return Rung(f"softmax, {text}", relaxes, partial(constructed, dtype=np.float64, inverse_temperature=beta), "softmax")
+
+
+LADDER = Ladder(
+    quantity=SHARE,
+    unit="",
+    side=">=",
+    null_kind=NULL_KIND,
+    rungs=(
+        Rung("integers", "", constructed, "exact construction", covered=True),
+        Rung("float64", "exact integers, and a table in place of the layers", partial(constructed, dtype=np.float64), "floating point"),
+        Rung("float32", "64 bits", partial(constructed, dtype=np.float32), "floating point"),
+        _softmax(1e4, "10,000"),
+        _softmax(1e3, "1,000"),
+        _softmax(1e2, "100"),
+        Rung("gradient descent", "weights that are written down; as many are trained, in float32", learnt, "learnt"),
+        Rung("a fifth of the weights", "as many parameters as the construction has", partial(learnt, size="small"), "learnt"),
+    ),
+)

@@ -1,0 +1,155 @@
+"""Pairs of graphs with the verdicts of six methods.
+
+Source: :cite:t:`cai1992optimal` (tests), :cite:t:`xu2019powerful` (message passing), :cite:t:`velickovic2018graph` (graph attention),
+:cite:t:`kim2022pure` (graph tokens).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+
+from ....core.experiment import RandomExperiment, setting
+from ....core.measurement import Arrays, Measurement
+from ....core.plotting import COLOURS, axes, caption, colour, style, text_figure
+from ....core.result import Result
+from ....core.sources import Source
+from ..baselines import GraphAttention, MessagePassing, TokenTransformer
+from ..identifiers import Laplacian, adjacency, tokenize_graph
+from ..layers import random_network, relative_difference
+from ..pairs import known_pairs
+from ..refinement import distinguished, folklore_weisfeiler_leman, weisfeiler_leman
+
+if TYPE_CHECKING:
+    import networkx
+    from matplotlib.figure import Figure
+
+NAME = "graph_tokens"
+APART, DIFFERENCE, SIGNS = "distinguished", "relative difference of outputs", "relative difference of outputs by the signs of eigenvectors"
+TESTS = {"1-WL": weisfeiler_leman, "folklore 2-WL": folklore_weisfeiler_leman}
+MESSAGES, ATTENTION, ORDER_TWO, LAPLACIAN = "message passing", "graph attention", "order two", "Laplacian identifiers"
+SOURCES = {
+    "1-WL": Source("cai1992optimal", status="second-hand"),
+    "folklore 2-WL": Source("cai1992optimal", status="second-hand"),
+    MESSAGES: Source("xu2019powerful", status="second-hand"),
+    ATTENTION: Source("velickovic2018graph", status="second-hand"),
+    ORDER_TWO: Source("geerts2020expressive", status="second-hand"),
+    LAPLACIAN: Source("kim2022pure", status="second-hand"),
+}
+THRESHOLD = 1e-9  # relative difference of outputs above which graphs are distinguished; equal outputs differ by rounding, 1e-16
+
+
+@dataclass(frozen=True)
+class Pairs(RandomExperiment):
+    """Six pairs of graphs, and whether 1-WL, folklore 2-WL and four kinds of networks with random weights distinguish them.
+
+    A transformer that reads Laplacian identifiers as features gives every graph another output for other signs of the eigenvectors, so its
+    verdict is "not invariant" if this difference exceeds the threshold too.
+    """
+
+    networks: int = setting(5, ge=1, le=100, help="networks of each kind; the largest difference counts")
+
+    name: ClassVar[str] = "graph_tokens.pairs"
+    sources: ClassVar[tuple[Source, ...]] = tuple(dict.fromkeys(SOURCES.values()))
+
+    @classmethod
+    def quick(cls) -> "Pairs":
+        """One network of each kind."""
+        return cls(networks=1)
+
+    def measure(self) -> Iterator[Measurement | Arrays]:
+        """Yields one verdict per pair and method, and the drawings of the graphs."""
+        generator, pairs = self.generator(), known_pairs()
+        verdicts, arrays = np.zeros((len(pairs), len(SOURCES)), dtype=np.int8), {}
+        for row, pair in enumerate(pairs):
+            columns: dict[str, Any] = {"n": len(pair.first)}
+            answers = [distinguished(pair.first, pair.second, refine) for refine in TESTS.values()]
+            for col, (method, apart) in enumerate(zip(TESTS, answers)):
+                verdicts[row, col] = apart
+                yield Measurement(NAME, "figure", APART, float(apart), setting=f"{method}: {pair.name}", source=SOURCES[method], **columns)
+            differences = self._differences(pair.first, pair.second, generator)
+            signs = differences.pop(SIGNS)
+            for col, (method, value) in enumerate(differences.items(), start=len(TESTS)):
+                # 2: the outputs differ between the graphs, but also between two runs on one graph.
+                verdicts[row, col] = 0 if value <= THRESHOLD else 2 if method == LAPLACIAN and signs > THRESHOLD else 1
+                predicted = 0.0 if method != LAPLACIAN and not answers[0] else None
+                setting = f"{method}: {pair.name}"
+                yield Measurement(
+                    NAME, "figure", DIFFERENCE, value, setting=setting, predicted=predicted, source=SOURCES[method], **columns
+                )
+            yield Measurement(NAME, "figure", SIGNS, signs, setting=f"{LAPLACIAN}: {pair.name}", source=SOURCES[LAPLACIAN], **columns)
+            for side, graph in enumerate((pair.first, pair.second)):
+                arrays[f"points_{row}_{side}"], arrays[f"edges_{row}_{side}"] = layout(graph), np.array(list(graph.edges))
+        yield Arrays({f"{NAME}/{name}": values for name, values in (arrays | {"verdicts": verdicts}).items()})
+
+    def _differences(self, first: "networkx.Graph", second: "networkx.Graph", generator: torch.Generator) -> dict[str, float]:
+        """Returns the largest relative difference of the outputs by method, and that between two choices of signs for the first graph."""
+        n, one, other = len(first), adjacency(first), adjacency(second)
+        found: dict[str, float] = dict.fromkeys((MESSAGES, ATTENTION, ORDER_TWO, LAPLACIAN, SIGNS), 0.0)
+        draws: dict[str, Callable[[], Callable]] = {
+            MESSAGES: lambda: MessagePassing.draw(generator),
+            ATTENTION: lambda: GraphAttention.draw(generator),
+        }
+        for _ in range(self.networks):
+            for method, draw in draws.items():
+                network = draw()
+                found[method] = max(found[method], relative_difference(network(one), network(other)))
+            network = random_network(n, generator=generator)
+            found[ORDER_TWO] = max(found[ORDER_TWO], relative_difference(network(one[..., None]), network(other[..., None])))
+            transformer = TokenTransformer.draw(2 * n + 3, generator)
+            outputs = [
+                transformer(tokenize_graph(graph, Laplacian(), tokens="sparse", generator=generator)) for graph in (first, first, second)
+            ]
+            found[SIGNS] = max(found[SIGNS], relative_difference(outputs[0], outputs[1]))
+            found[LAPLACIAN] = max(found[LAPLACIAN], relative_difference(outputs[0], outputs[2]))
+        return found
+
+    @style()
+    def plot(self, result: Result) -> "Figure":
+        """Draws the graphs of each pair, and a mark for each method."""
+        if f"{NAME}/verdicts" not in result.arrays:
+            return text_figure(f"{self.name}: nothing was measured")
+        from matplotlib.collections import LineCollection
+
+        verdicts, names = result.arrays[f"{NAME}/verdicts"], [pair.name for pair in known_pairs()]
+        figure, (ax,) = axes(width=7.0, height=1.0 + 0.72 * len(names))
+        marks = {0: ("equal", COLOURS["null"]), 1: ("apart", COLOURS[NAME]), 2: ("not invariant", colour("not invariant"))}
+        for row, name in enumerate(names):
+            base = -1.35 * row
+            for side in (0, 1):
+                points = result.arrays[f"{NAME}/points_{row}_{side}"] * 0.48 + (0.8 + 1.3 * side, base)
+                edges = points[result.arrays[f"{NAME}/edges_{row}_{side}"]]
+                ax.add_collection(LineCollection(list(edges), colors=COLOURS["network"], linewidths=0.7, zorder=1))
+                ax.plot(*points.T, "o", color=COLOURS["raw"], markersize=2.6, zorder=2)
+            ax.text(2.85, base, name.replace(" and ", " and\n", 1), va="center", fontsize=7.5)
+            for col, verdict in enumerate(verdicts[row]):
+                label, tint = marks[int(verdict)]
+                ax.text(5.9 + 1.18 * col, base, label.replace(" ", "\n"), ha="center", va="center", fontsize=7.5, color=tint)
+        for col, method in enumerate(SOURCES):
+            ax.text(5.9 + 1.18 * col, 0.75, method.replace(" ", "\n"), ha="center", va="bottom", fontsize=7.5, fontweight="bold")
+        ax.set(xlim=(0.1, 12.5), ylim=(-1.35 * len(names) + 0.6, 1.5))
+        ax.set_aspect("equal")
+        ax.axis("off")
+        caption(
+            figure,
+            "equal: same colours, or outputs of random networks equal up to rounding. apart: different. not invariant: different, but "
+            "other signs of the eigenvectors give the same graph another output too.",
+        )
+        return figure
+
+
+def layout(graph: "networkx.Graph") -> np.ndarray:
+    """Returns places of the nodes for a drawing, ``[n, 2]`` within [-1, 1]; connected components stand side by side."""
+    import networkx
+
+    place = {node: index for index, node in enumerate(graph)}
+    components = [graph.subgraph(nodes) for nodes in networkx.connected_components(graph)]
+    points = np.zeros((len(graph), 2))
+    for number, part in enumerate(components):
+        drawn = networkx.kamada_kawai_layout(part)
+        centre = 2 * (number + 0.5) / len(components) - 1
+        for node, point in drawn.items():
+            points[place[node]] = np.asarray(point) / len(components) * 0.95 + (centre, 0.0)
+    return points

@@ -40,7 +40,7 @@ def few_untrained(monkeypatch):
 
 
 def test_every_theory_has_one_headline_on_every_view(result):
-    for theory in tt.list_theories():
+    for theory in (each for each in tt.list_theories() if each.on_data and each.on_data.reads is None):
         for model in ("", "ViT"):
             rows = result.select(theory=theory.name, kind="on data", quantity=theory.on_data.headline, model=model, setting="")
             assert len(rows) == 1, (theory.name, model)

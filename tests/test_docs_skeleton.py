@@ -65,8 +65,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bibliography.write_text(f"{bibliography.read_text(encoding='utf-8')}\n{ENTRY}", encoding="utf-8")
     registry = copy / "transformer_theory" / "theories" / "__init__.py"
     text = registry.read_text(encoding="utf-8")
-    assert text.count('    "crate",\n)') == 1
-    registry.write_text(text.replace('    "crate",\n)', '    "crate",\n    "averaging",\n)'), encoding="utf-8")
+    before, names = text.split("\nTHEORIES = (", 1)
+    names = names.replace("\n)", '\n    "averaging",\n)', 1)  # the first closing bracket ends the tuple
+    registry.write_text(f"{before}\nTHEORIES = ({names}", encoding="utf-8")
     # shapes are checked in the new theory alone: the others are checked by the tests outside this copy
     settings = (copy / "pyproject.toml").read_text(encoding="utf-8")
     assert settings.count("--jaxtyping-packages=transformer_theory,") == 1

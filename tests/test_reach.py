@@ -254,6 +254,10 @@ def test_sentences_say_where_the_theory_ends():
     ((_, text),) = statements(cells(OWN, *low, NOISE))
     assert "up to “low 2” (agreement " in text
     assert ", below .50 from “low 1” on, " in text
+    dip = rung("dip", COLUMNS[1], 0.3)
+    ((_, text),) = statements(cells(OWN, dip, rung("high", COLUMNS[2], 0.9)))
+    assert "on all 3 rungs (agreement " in text
+    assert ", below .50 at “dip”, " in text
     ((_, text),) = statements(cells(OWN, REAL))
     assert "on all 2 rungs (agreement" in text
     ((_, text),) = statements(cells(NOISE_FIRST, BACK))

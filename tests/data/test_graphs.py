@@ -66,28 +66,29 @@ def test_other_mistakes_are_named():
 
 def test_files_and_folders_are_read(tmp_path):
     nx.write_graphml(TRIANGLE, tmp_path / "b.graphml")
-    (tmp_path / "a.edgelist").write_text("# a path\nx y\ny z  # its end\n\n")
+    (tmp_path / "a.edgelist").write_text("# a path\nx y\ny, z  # its end\n\nalone\n")
     graphs = Graphs.load(tmp_path)
     assert (graphs.names, graphs.name) == (("a", "b"), tmp_path.name)
+    assert [len(graph) for graph in graphs.graphs] == [4, 3]
     assert [sorted(graph.edges) for graph in graphs.graphs] == [[(0, 1), (1, 2)], [(0, 1), (0, 2), (1, 2)]]
     assert Graphs.load(tmp_path / "b.graphml").names == ("b",)
 
 
 def test_files_that_are_no_graphs_are_named(tmp_path):
     bad = tmp_path / "bad.edgelist"
-    bad.write_text("a b\nc\n")
-    with pytest.raises(ValueError, match=r"line 2 of .*bad.edgelist must hold two names of nodes, got 'c'"):
+    bad.write_text("a b\nc d 1\n")
+    with pytest.raises(ValueError, match=r"line 2 of .*bad.edgelist must hold one or two names of nodes, got 'c d 1'"):
         Graphs.load(bad)
     xml = tmp_path / "bad.graphml"
     xml.write_text("no xml")
     with pytest.raises(ValueError, match=r"bad.graphml is not GraphML"):
         Graphs.load(xml)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"must hold files that end in .graphml or .edgelist, got none"):
+    with pytest.raises(ValueError, match=r"must hold files that end in .graphml, .edgelist or .edges, got none"):
         Graphs.load(tmp_path / "empty")
     other = tmp_path / "graph.txt"
     other.write_text("a b")
-    with pytest.raises(ValueError, match=r"must end in .graphml or .edgelist, got '.txt'"):
+    with pytest.raises(ValueError, match=r"must end in .graphml, .edgelist or .edges, got '.txt'"):
         Graphs.load(other)
     with pytest.raises(FileNotFoundError, match="does not exist"):
         Graphs.load(tmp_path / "nothing.graphml")

@@ -135,7 +135,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     subparser = command("compare", commands.compare_theories, "evaluate every theory on the same data and in the same trained networks")
     text = (
         "digits, text, or a data set of images as in train; or a path: an .npz file with an array 'tokens', a .txt file, a folder of "
-        "images, or graphs (a .graphml or .edgelist file, or a folder of them)"
+        "images, or graphs (a .graphml or .edgelist file, or a folder)"
     )
     subparser.add_argument("--data", required=True, metavar="NAME|PATH", help=text)
     add_size(subparser)

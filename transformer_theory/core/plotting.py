@@ -37,6 +37,9 @@ COLOURS = {
     "rate_reduction": "#009E73",
     "crate": "#B4508A",
     "joma": "#E69F00",
+    "turing": "#661100",
+    "universal": "#6A51A3",
+    "graph_tokens": "#117733",
     "network": "#5B6470",
     # networks, and the data in their features
     "ViT": "#4477AA",
@@ -48,7 +51,7 @@ COLOURS = {
     "null": "#8A939E",
 }
 # Colours of other names.
-_SPARE = ("#56B4E9", "#AA4499", "#117733", "#882255", "#999933", "#661100")
+_SPARE = ("#56B4E9", "#AA4499", "#882255", "#999933", "#661100")
 
 STYLE = {
     "font.family": "DejaVu Sans",

@@ -14,7 +14,8 @@ from ..core.sources import Source
 if TYPE_CHECKING:
     import networkx as nx
 
-SUFFIXES = (".graphml", ".edgelist")
+SUFFIXES = (".graphml", ".edgelist", ".edges")
+_KINDS = ", ".join(SUFFIXES[:-1]) + f" or {SUFFIXES[-1]}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -73,7 +74,9 @@ class Graphs:
 
     @classmethod
     def load(cls, path: str | Path) -> "Graphs":
-        """Reads a GraphML file, an edge list (two names of nodes per line, "#" starts a comment), or a folder of such files.
+        """Reads a GraphML file, an edge list, or a folder of such files.
+
+        A line of an edge list names two nodes, separated by spaces or a comma, or one node without edges; "#" starts a comment.
 
         Raises:
             ValueError: a file cannot be read or holds no simple undirected graph, or the folder holds no such file.
@@ -81,10 +84,10 @@ class Graphs:
         """
         path = Path(path)
         if not path.exists():
-            raise FileNotFoundError(f"{path} does not exist; expected {' or '.join(SUFFIXES)}, or a folder of such files")
+            raise FileNotFoundError(f"{path} does not exist; expected {_KINDS}, or a folder of such files")
         files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES) if path.is_dir() else [path]
         if not files:
-            raise ValueError(f"{path} must hold files that end in {' or '.join(SUFFIXES)}, got none")
+            raise ValueError(f"{path} must hold files that end in {_KINDS}, got none")
         return cls([_read(file) for file in files], tuple(file.stem for file in files), name=path.stem)
 
 
@@ -98,7 +101,7 @@ def _read(file: Path) -> "nx.Graph":
 
     suffix = file.suffix.lower()
     if suffix not in SUFFIXES:
-        raise ValueError(f"{file} must end in {' or '.join(SUFFIXES)}, got {suffix or 'no suffix'!r}")
+        raise ValueError(f"{file} must end in {_KINDS}, got {suffix or 'no suffix'!r}")
     if suffix == ".graphml":
         try:
             return nx.read_graphml(file)
@@ -106,10 +109,11 @@ def _read(file: Path) -> "nx.Graph":
             raise ValueError(f"{file} is not GraphML ({error})") from error
     graph = nx.Graph()
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-        words = line.partition("#")[0].split()
-        if words and len(words) != 2:
-            raise ValueError(f"line {number} of {file} must hold two names of nodes, got {line.strip()!r}")
-        if words:
+        words = line.partition("#")[0].replace(",", " ").split()
+        if len(words) > 2:
+            raise ValueError(f"line {number} of {file} must hold one or two names of nodes, got {line.strip()!r}")
+        graph.add_nodes_from(words)
+        if len(words) == 2:
             graph.add_edge(*words)
     return graph
 

@@ -180,7 +180,8 @@ def _statement(cells: Sequence[Reached]) -> str:
 def _span(cells: Sequence[Reached], count: int) -> str:
     """Describes the first ``count`` rungs, which are beyond chance: the last of them, and the agreement at both ends.
 
-    If the agreement falls below one half and stays there, the rung on which it does takes the place of the last one.
+    If the agreement falls below one half and stays there, the rung on which it does is named before the last one. Earlier rungs below one
+    half are named, too.
     """
     first, last = cells[0], cells[count - 1]
     where = f"on all {count} rungs" if count == len(cells) else f"up to {_quoted([last])}" if count > 1 else f"at {_quoted([first])} only"
@@ -190,6 +191,8 @@ def _span(cells: Sequence[Reached], count: int) -> str:
     low = [cell.row.agreement is not None and cell.row.agreement < HALF for cell in cells[:count]]
     start = next((index for index in range(count) if all(low[index:])), count)
     numbers = [f"{kind} {first.number} at {_quoted([first])}"]
+    if between := [cell for cell, below in zip(cells[:start], low) if below]:
+        numbers.append(f"below {two_digits(HALF)} at {_quoted(between)}")
     if 0 < start < count - 1:
         numbers.append(f"below {two_digits(HALF)} from {_quoted([cells[start]])} on, {last.number} at {_quoted([last])}")
     elif count > 1:

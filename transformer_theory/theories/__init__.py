@@ -22,6 +22,9 @@ THEORIES = (  # folders, in the order of the report
     "joma",
     "rate_reduction",
     "crate",
+    "turing",
+    "universal",
+    "graph_tokens",
 )
 
 T = TypeVar("T")

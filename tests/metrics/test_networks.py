@@ -121,7 +121,9 @@ def test_every_theory_measures_a_decoder_and_never_stops_its_training(spoilt):
             p.labels = torch.arange(6) % 2
             decoder(x, memory, tgt_mask=causal).sum().backward()
     table = p.result().table
-    assert set(table.column("theory")) == {"attention_svm", "scan_snap", "joma", "rate_reduction", "crate", "network"}
+    assert set(table.column("theory")) == {
+        *("attention_svm", "scan_snap", "joma", "rate_reduction", "crate", "turing", "universal", "network"),
+    }
     for quantity in ("sharpness", "cosine to the max-margin direction"):
         places = {(row.layer, row.head) for row in table.select(quantity=quantity)}
         assert places == {(layer, head) for layer in range(2) for head in range(4)}

@@ -111,8 +111,8 @@ GRAPHS = (
     ),
     Claim(
         id="graph_tokens/folklore-test",
-        statement=r"The folklore test of order two, $c(u, v) \leftarrow (c(u, v), \{ (c(u, w), c(w, v)) : w \})$, distinguishes pairs on "
-        "which networks of order two give equal outputs.",
+        statement=r"The folklore test of order two, which refines $c(u, v)$ by the pairs $(c(u, w), c(w, v))$ over all w, "
+        "distinguishes pairs on which networks of order two give equal outputs.",
         measures="share of the pairs that the folklore test distinguishes, minus the share that 1-WL distinguishes",
         source=Source("cai1992optimal", status="second-hand"),
         assumptions=(REGULAR,),

@@ -113,7 +113,7 @@ CLAIMS = (
     ),
     Claim(
         id="turing/parity",
-        statement=r"Without positions no transformer accepts $\{w : w \text{ has an even number of } a\}$: on pairs such as ab and aabb "
+        statement=r"Without positions no transformer accepts the words with an even number of a: on pairs such as ab and aabb "
         "half of its answers are wrong.",
         measures="largest share of right answers of ten random networks, on pairs of equal proportions and opposite parity",
         source=SECOND_HAND,
@@ -124,7 +124,7 @@ CLAIMS = (
     ),
     Claim(
         id="turing/majority",
-        statement=r"Without positions a transformer accepts $\{w : w \text{ has more } a \text{ than } b\}$: uniform attention over the "
+        statement=r"Without positions a transformer accepts the words with more a than b: uniform attention over the "
         r"values 1 and $-1$ gives the difference of the shares, at least $1/n$ for accepted words.",
         measures="share of right answers on random words of 1 to 301 symbols",
         source=SECOND_HAND,

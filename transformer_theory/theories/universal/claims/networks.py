@@ -133,8 +133,8 @@ CLAIMS = (
     ),
     Claim(
         id="universal/half-open",
-        statement=r"The cubes are half-open, $[L, L + \delta)$: then each point lies in one cube, and $\bar f = \sum_L A_L 1\{x \in S_L\}$ "
-        "has one value.",
+        statement=r"The cubes are half-open, $[L, L + \delta)$: then each point lies in one cube, and the step function $\bar f$ has one "
+        "value, $A_L$ on the cube of L.",
         measures="largest error of the quantised tokens at points with entries on walls, in units of delta",
         source=CUBES,
         assumptions=(GRID, "half of the entries lie on walls, the others off the ramps", listed(SIZES)),

@@ -11,7 +11,7 @@ THEOREM_2 = Source("yun2020transformers", "Theorem 2", "second-hand")
 THEOREM_3 = Source("yun2020transformers", "Theorem 3", "second-hand")
 OWN = Source("yun2020transformers", status="own")
 
-GRID = "tokens on the grid, entries in {0, 1/k, ..., 1 - 1/k}"
+GRID = "tokens on the grid, entries 0, 1/k, ..., 1 - 1/k"
 EXACT = "exact integer arithmetic"
 HARD = "hard-max attention"
 

@@ -113,7 +113,7 @@ CLAIMS = (
     ),
     Claim(
         id="turing/parity",
-        statement=r"Without positions no transformer accepts the words with an even number of a: on pairs such as ab and aabb "
+        statement=r"Without positions no transformer accepts the words with an even number of a: on pairs such as $ab$ and $aabb$ "
         "half of its answers are wrong.",
         measures="largest share of right answers of ten random networks, on pairs of equal proportions and opposite parity",
         source=SECOND_HAND,

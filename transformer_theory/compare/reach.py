@@ -16,7 +16,7 @@ import torch
 
 from ..core import parallel
 from ..core.errors import Infeasible, NotConverged, nearest
-from ..core.ladder import COLUMNS, MAPS, Rung
+from ..core.ladder import COLUMNS, MAPS, ORDER, Rung
 from ..core.measurement import Measurement, Table
 from ..core.result import Result, provenance
 from ..core.statistics import fixed_generator, over_seeds
@@ -158,10 +158,9 @@ def _chosen(theories: str | Theory | Iterable[str | Theory] | None, until: Seque
     Raises:
         ValueError: a theory, rung or column is unknown, or a theory has no ladder.
     """
-    order = [column for columns in MAPS for column in columns]
     for column in until:
-        if column not in order:
-            raise ValueError(f"unknown column {column!r}{nearest(column, order)}")
+        if column not in ORDER:
+            raise ValueError(f"unknown column {column!r}{nearest(column, ORDER)}")
     if theories is None:
         records = [record for record in list_theories() if record.ladder is not None and record.ladder.rungs]
         names: list[str | Theory] = list(records)
@@ -183,9 +182,9 @@ def _chosen(theories: str | Theory | Iterable[str | Theory] | None, until: Seque
         # The first rung is the reference of the others, so it always belongs to the selection.
         selected = [record.ladder.rungs[0], known[single]] if single else list(known.values())
         rungs.setdefault(record, []).extend(selected)
-    last = {columns: min([order.index(column) for column in until if column in columns], default=len(order)) for columns in MAPS}
+    last = {columns: min([ORDER.index(column) for column in until if column in columns], default=len(ORDER)) for columns in MAPS}
     return [
-        (record, tuple(rung for rung in record.ladder.rungs if rung in selected and order.index(rung.column) <= last[rung.columns]))
+        (record, tuple(rung for rung in record.ladder.rungs if rung in selected and ORDER.index(rung.column) <= last[rung.columns]))
         for record, selected in rungs.items()
         if record.ladder is not None
     ]

@@ -33,6 +33,7 @@ finite precision; softmax at a finite temperature; other encodings of positions,
 descent."""
 
 MAPS: tuple[tuple[str, ...], ...] = (COLUMNS, CONSTRUCTION_COLUMNS)
+ORDER = COLUMNS + CONSTRUCTION_COLUMNS  # of all rungs
 
 Needs = Literal["", "images", "text"]
 """The data that a rung needs from the caller of :func:`~transformer_theory.reach`: none, images (CIFAR-10), or a text (WikiText-2)."""
@@ -67,9 +68,8 @@ class Rung:
     needs: Needs = ""
 
     def __post_init__(self):
-        known = [column for columns in MAPS for column in columns]
-        if self.column not in known:
-            raise ValueError(f"column must be one of {', '.join(map(repr, known))}, got {self.column!r}")
+        if self.column not in ORDER:
+            raise ValueError(f"column must be one of {', '.join(map(repr, ORDER))}, got {self.column!r}")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ class Ladder:
         if len(set(names)) < len(names):
             raise ValueError(f"the rungs of a ladder must have different names, got {names}")
         names = [rung.column for rung in self.rungs]
-        if self.rungs and sorted(names, key=[column for columns in MAPS for column in columns].index) != names:
+        if sorted(names, key=ORDER.index) != names:
             raise ValueError(f"the columns of the rungs must be in the order of COLUMNS or of CONSTRUCTION_COLUMNS, got {names}")
         if len({rung.columns for rung in self.rungs}) > 1:
             raise ValueError(f"the columns of the rungs must all be of COLUMNS, or all of CONSTRUCTION_COLUMNS, got {names}")

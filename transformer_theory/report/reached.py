@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..core.ladder import MAPS
+from ..core.ladder import ORDER
 from ..core.measurement import Measurement
 from ..core.statistics import LEVEL, agreement
 from ..core.theory import Theory
@@ -130,8 +130,7 @@ def _of_theory(aggregate: Aggregate, theory: Theory) -> list[Reached]:
     rungs: dict[str, dict[str, Any]] = {rung["name"]: rung for ladder in ladders if ladder for rung in ladder["rungs"]}
     quantities = {ladder["quantity"] for ladder in ladders if ladder}
     cells = []
-    order = [column for columns in MAPS for column in columns]
-    for name, rung in sorted(rungs.items(), key=lambda item: order.index(item[1]["column"])):
+    for name, rung in sorted(rungs.items(), key=lambda item: ORDER.index(item[1]["column"])):
         entries = [entry for entry in aggregate.select(theory=theory.name, kind="rung", rung=name) if entry.row.quantity in quantities]
         first, second = ([entry for entry in entries if bool(entry.row.setting) is with_setting] for with_setting in (False, True))
         if not first:

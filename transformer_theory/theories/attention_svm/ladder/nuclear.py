@@ -13,7 +13,7 @@ from ....core.measurement import Null
 from ....core.parallel import single_threaded
 from ....maths.linalg import cosine
 from ..builders import distinct_constraints
-from ..in_networks import NULL_KIND, Alignment
+from ..in_networks import NULL_KIND, ZERO, Alignment
 from ..problem import token_logits
 from ..sign_flips import SignFlips
 from ..solution import MaxMargin
@@ -48,7 +48,7 @@ def nuclear_alignment(
         solution the reason. Draws without a solution are missing.
     """
     if not bool(W.any()):
-        return Alignment(None, None, None, 0, "W is zero, so it selects nothing")
+        return Alignment(None, None, None, 0, ZERO)
     flips, draw_of = SignFlips.draw(tokens, None, draws, generator).different()
     # A flip of the two sides of W by one reflection Q, per draw.
     reflections = (flips.left * flips.signs[:, None]) @ flips.left.mT

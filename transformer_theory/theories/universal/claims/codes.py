@@ -147,7 +147,7 @@ CLAIMS = (
     Claim(
         id="universal/covered-above",
         statement=r"Without positions every code $q_j$ of a grid with distinct tokens is larger than all codes of grids that repeat a "
-        "token, so a threshold tells the covered grids from the others.",
+        "token, so a threshold separates the covered grids from the others.",
         measures="smallest code of grids with distinct tokens minus the largest code of the others",
         source=LEMMA,
         assumptions=(GRID, EXACT, HARD, listed(COVERED)),

@@ -1,16 +1,29 @@
 """Networks on inputs made for a test: order of tokens, doubled tokens, repeated blocks, and inputs that do not fit."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 import transformer_theory as tt
+from transformer_theory.core.theory import InNetworks, Response
 from transformer_theory.metrics.responses import CHANGE, LOSS, OutputChange, PositionLoss
 from transformer_theory.models import CRATE, ViT, build
 from transformer_theory.probes import NoAttention, doubled_tokens, permuted_tokens, repeated_blocks
+from transformer_theory.probes.respond import responses
 from transformer_theory.theories import attention_svm
 
 N, SEQ, DIM = 6, 5, 4
+
+
+def blocks(data, limits, generator):
+    """Random blocks that are repeated once, with the next ids as targets."""
+    ids = repeated_blocks(vocabulary=limits["vocabulary"], length=4, n=8, generator=generator)
+    return {"value": ids, "targets": torch.cat([ids[:, 1:], torch.full((len(ids), 1), -1)], 1)}
+
+
+BLOCKS = Response("repeated blocks", blocks, lambda: (PositionLoss(blocks=2),), reads="ids")
 
 
 class SetModel(nn.Module):
@@ -92,6 +105,14 @@ def test_metrics_of_theories_run_on_synthetic_inputs():
     result = tt.respond(model, tokens(), attention_svm.THEORY.in_networks.metrics(), targets=torch.arange(N) % 3)
     rows = result.table.select(theory="attention_svm")
     assert {row.layer for row in rows if row.value is not None} == {0, 1}
+
+
+def test_tests_of_ids_are_left_out_of_networks_of_floats():
+    theory = replace(attention_svm.THEORY, in_networks=InNetworks(lambda: (), "loss", responses=(BLOCKS,)))
+    run = {"limits": {"vocabulary": 9}, "generator": torch.Generator().manual_seed(0)}
+    rows = responses(Copier(9), theory, torch.zeros(1, 2, dtype=torch.long), **run)
+    assert {row.setting for row in rows} == {"repeated blocks, block 0", "repeated blocks, block 1"}
+    assert responses(SetModel(pool=True), theory, torch.zeros(1, 2, DIM), **run) == []
 
 
 def test_batches_change_nothing_and_mode_and_random_state_are_restored():

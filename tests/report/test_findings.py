@@ -114,6 +114,18 @@ def test_a_value_that_its_own_null_explains_is_no_finding():
         "training raised the cosine to the max-margin direction in ViT (31 against 10.3), but sign flips give as much"
         in sentences(found(*rows))[0]
     )
+    # Training may move a value to the opposite side of untrained networks without leaving the metric's own null there.
+    rows = [*in_network(SVM, (30.0, 31.0, 32.0), "<="), *in_network(SVM, (30.0, 31.0, 32.0), "<=", null=own, setting="null: sign flips")]
+    (finding,) = found(*rows).all
+    assert (finding.outcome, finding.side) == ("explained", -1)
+    assert (
+        "training raised the cosine to the max-margin direction in ViT (31 against 10.3), but sign flips give" in sentences(found(*rows))[0]
+    )
+    for draws, expected in ((np.linspace(5, 20, 19), "opposite"), (np.linspace(40, 60, 19), "explained")):
+        null = Null("sign flips", tuple(draws))
+        rows[3:] = in_network(SVM, (30.0, 31.0, 32.0), "<=", null=null, setting="null: sign flips")
+        assert found(*rows).all[0].outcome == expected
+    rows = in_network(SVM, (30.0, 31.0, 32.0))
     below = Null("sign flips", tuple(np.linspace(5, 20, 19)))
     rows[3:] = in_network(SVM, (30.0, 31.0, 32.0), null=below, setting="null: sign flips")
     assert found(*rows).all[0].outcome == "changed as predicted"

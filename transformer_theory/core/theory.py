@@ -5,7 +5,7 @@ Each section of the report omits the theories that lack the corresponding part.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -69,12 +69,14 @@ class Response:
             for these inputs. ``limits`` maps names of sizes, such as "length", the longest sequence, to their largest values.
         metrics: ``() -> metrics``: new metrics for the forward pass on these inputs.
         null_kind: name of the null inputs, e.g. "unrelated blocks".
+        reads: "ids" if the test is made from ids and left out of networks of float tokens or images; "any" otherwise.
     """
 
     name: str
     inputs: Callable[[Any, Mapping[str, int], torch.Generator], Mapping[str, Any]]
     metrics: Callable[[], tuple[Metric, ...]]
     null_kind: str = "other inputs"
+    reads: Literal["any", "ids"] = "any"
 
 
 @dataclass(frozen=True)

@@ -97,8 +97,8 @@ def responses(
     Args:
         model: network, see :func:`respond`.
         theory: theory whose tests run.
-        data: inputs that the network accepts, ``[n, ...]``.
-        limits: sizes that the synthetic inputs must not exceed, such as the longest sequence, "length".
+        data: inputs that the network accepts, ``[n, ...]``. Tests that read ids are left out if these are floats.
+        limits: sizes that the synthetic inputs must not exceed: "length" of a sequence, "vocabulary", number of "sequences".
         generator: random generator of the synthetic inputs.
         name: value of the column ``model``. None: the name of the model's type.
     Returns:
@@ -106,6 +106,8 @@ def responses(
     """
     rows: list[Measurement] = []
     for test in theory.in_networks.responses if theory.in_networks else ():
+        if test.reads == "ids" and data.is_floating_point():
+            continue
         inputs = dict(test.inputs(data, limits, generator))
         targets, reference = inputs.pop(TARGETS, None), inputs.pop(REFERENCE, None)
         if reference is not None:

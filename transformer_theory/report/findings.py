@@ -19,7 +19,7 @@ from ..core.statistics import LEVEL, UNTRAINED, without_p
 from ..core.theory import Theory
 from . import format
 from .aggregate import COMPARE, Aggregate, Entry
-from .outcomes import adjusted, enough_draws, explained, other_p
+from .outcomes import adjusted, other_p, side_of_null
 
 View = Literal["raw tokens", "features", "network"]
 Outcome = Literal["as predicted", "changed as predicted", "explained", "at chance", "opposite", "any data", "not tested", "not measured"]
@@ -27,7 +27,7 @@ OUTCOMES: dict[Outcome, str] = {
     "as predicted": f"on the predicted side of a null that permutes the evaluation; false discovery rate at most {LEVEL:g}",
     "changed as predicted": "training moved the value to the predicted side of untrained networks, and beyond the metric's own null if "
     "there is one; a network that memorises noise may change in the same way",
-    "explained": "training moved the value to the predicted side, but it stays within the metric's own null, which gives as much",
+    "explained": "training moved the value, but on that side it does not leave the metric's own null, which gives as much",
     "at chance": "not distinguishable from the null, for want of an effect or of power",
     "opposite": f"on the side of the null opposite to the prediction; false discovery rate at most {LEVEL:g}",
     "any data": "a statement about any data: compare it with the value on noise",
@@ -91,18 +91,19 @@ class Finding:
             return "not measured"
         if row.scope == "any data":
             return "any data"
-        if self.q is None or (self.own is not None and not enough_draws(self.own)):
+        own = None if self.own is None else side_of_null(self.own)
+        if self.q is None or (self.own is not None and own is None):
             return "not tested"
-        if self.q > LEVEL:
-            return "opposite" if self.other_q is not None and self.other_q <= LEVEL else "at chance"
-        if row.scope != "training":
-            return "as predicted"
-        return "explained" if self.explained else "changed as predicted"
+        if not self.side:
+            return "at chance"
+        if own is not None and own != self.side:
+            return "explained"
+        return "opposite" if self.side == -1 else "changed as predicted" if row.scope == "training" else "as predicted"
 
     @property
-    def explained(self) -> bool:
-        """Whether the null of the metric itself gives as much."""
-        return self.own is not None and explained(self.own)
+    def side(self) -> int:
+        """1 on the predicted side of the null, -1 on the opposite side, by the adjusted p-values; 0 if neither or without them."""
+        return 1 if self.q is not None and self.q <= LEVEL else -1 if self.other_q is not None and self.other_q <= LEVEL else 0
 
     @property
     def reason(self) -> str:
@@ -289,15 +290,16 @@ def _in_networks(cells: Sequence[Finding]) -> str:
     if not tested:
         return f"in {cells[0].model}, the {cells[0].row.quantity} is {value_text(cells[0].row)} ({cells[0].reason})" if cells else ""
     row = tested[0].row
-    moved = "raised" if row.side == ">=" else "lowered" if row.side == "<=" else "moved"
+    verbs = {">=": ("raised", "lowered"), "<=": ("lowered", "raised")}.get(row.side or "", ("moved", "moved"))
     groups = {outcome: [cell for cell in tested if cell.outcome == outcome] for outcome in OUTCOMES}
     parts = []
     if shown := groups["changed as predicted"]:
-        parts.append(f"training {moved} the {row.quantity}, as predicted, in {_listed(shown, len(cells))}")
-    if shown := groups["explained"]:
-        kind = shown[0].own.null.kind if shown[0].own is not None and shown[0].own.null is not None else "its own null"
-        start = f"it {'rose' if row.side == '>=' else 'fell'} too" if parts else f"training {moved} the {row.quantity}"
-        parts.append(f"{start} in {_listed(shown, len(cells))}, but {kind} give as much")
+        parts.append(f"training {verbs[0]} the {row.quantity}, as predicted, in {_listed(shown, len(cells))}")
+    for side, verb in zip((1, -1), verbs):
+        if shown := [cell for cell in groups["explained"] if cell.side == side]:
+            kind = shown[0].own.null.kind if shown[0].own is not None and shown[0].own.null is not None else "its own null"
+            subject = "it too" if parts and side == 1 else "it" if parts else f"the {row.quantity}"
+            parts.append(f"{'' if parts else 'training '}{verb} {subject} in {_listed(shown, len(cells))}, but {kind} give as much")
     if shown := groups["opposite"]:
         parts.append(f"training moved {'it' if parts else f'the {row.quantity}'} to the opposite side in {_listed(shown, len(cells))}")
     if shown := groups["at chance"]:

@@ -33,11 +33,6 @@ def side_of_null(row: Measurement) -> int | None:
     return -1 if other is not None and row.null.p(row.value, other) <= LEVEL else 0
 
 
-def explained(row: Measurement) -> bool:
-    """Returns whether a value does not leave the draws of its null on the predicted side."""
-    return side_of_null(row) in (0, -1)
-
-
 def adjusted(family: "Sequence[Tested]") -> "list[Tested]":
     """Returns the members of a family of tests, those with p-values with ``q`` and ``other_q`` adjusted for the false discovery rate."""
     tested = [one for one in family if one.row.p is not None]

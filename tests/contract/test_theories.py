@@ -15,7 +15,6 @@ from latex2mathml.converter import convert
 import transformer_theory.theories
 from tests.contract.instances import DATA, fields_of, sequences
 from transformer_theory import models
-from transformer_theory.compare.reach import reach
 from transformer_theory.core.ladder import Ladder
 from transformer_theory.core.measurement import COLUMNS, Measurement, Table, collect
 from transformer_theory.core.metric import Activations, Metric
@@ -28,9 +27,10 @@ from transformer_theory.theories import THEORIES, list_theories
 
 ON_DATA = [theory for theory in list_theories() if theory.on_data and theory.on_data.reads is None]  # those that read tokens
 IN_NETWORKS = [theory for theory in list_theories() if theory.in_networks]
-every_theory = pytest.mark.parametrize("theory", list_theories(), ids=lambda theory: theory.name)
-every_on_data = pytest.mark.parametrize("theory", ON_DATA, ids=lambda theory: theory.name)
-every_in_networks = pytest.mark.parametrize("theory", IN_NETWORKS, ids=lambda theory: theory.name)
+# The scope puts all tests of one theory one after the other, so that one process runs them and measures each data set once.
+every_theory = pytest.mark.parametrize("theory", list_theories(), ids=lambda theory: theory.name, scope="module")
+every_on_data = pytest.mark.parametrize("theory", ON_DATA, ids=lambda theory: theory.name, scope="module")
+every_in_networks = pytest.mark.parametrize("theory", IN_NETWORKS, ids=lambda theory: theory.name, scope="module")
 every_data = pytest.mark.parametrize("data", DATA)
 SAME_SHAPES = {"labels only", "ids without labels", "own query", "all zero", "tiny", "huge"}  # as the complete data
 
@@ -99,11 +99,11 @@ def test_the_ladder_starts_in_the_theorys_own_setting(theory: Theory):
 @every_theory
 def test_the_first_rung_gives_the_same_rows_again(theory: Theory):
     assert theory.ladder is not None
-    name = f"{theory.name}/{theory.ladder.rungs[0].name}"
-    until = theory.ladder.rungs[0].column
-    table = reach(name, seeds=1, until=until).table
-    assert table == reach(name, seeds=1, until=until).table
-    (row,) = table.select(rung=theory.ladder.rungs[0].name, quantity=theory.ladder.quantity, setting="")
+    first = theory.ladder.rungs[0]
+    rows = tuple(first.measure(generator()))
+    assert rows == tuple(first.measure(generator()))
+    (row,) = (row for row in rows if row.quantity == theory.ladder.quantity and not row.setting)
+    assert row.kind == "rung"
     assert row.value is not None
     assert row.null is not None
     assert len(row.null.draws) >= 19

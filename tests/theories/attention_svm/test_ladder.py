@@ -280,7 +280,7 @@ NETWORKS = ("AdamW", "embedding and positions", "LayerNorm and MLP", "two layers
 @pytest.mark.parametrize("name", ["K and Q", *NETWORKS])
 def test_the_exact_solution_is_beyond_both_nulls(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ladder, "trained", exact_network)
-    monkeypatch.setattr(ladder, "WIDE_DRAWS", 39)
+    monkeypatch.setattr(ladder, "WIDE_DRAWS", 19)
     measured = []
     # In four dimensions one of the eight flips is the identity, so that a single seed never leaves its null.
     for seed in range(3 if name in ("K and Q", "AdamW") else 1):
@@ -295,15 +295,11 @@ def test_the_exact_solution_is_beyond_both_nulls(name: str, monkeypatch: pytest.
     assert {round(value_of(rows[quantities.MARGIN]), 3) for rows in measured} == {1.0}
 
 
-def test_the_first_rungs_predict_a_limit_and_adamw_does_not(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("name", ["own instances", "16 real inputs", "K and Q", "head trained"])
+def test_the_first_rungs_predict_a_limit(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ladder, "DESCENT", 20)
-    monkeypatch.setattr(ladder, "BLOCK_STEPS", 3)
     monkeypatch.setattr(ladder, "WIDE_DRAWS", 3)
-    predicted = {name: measure(name)[COSINE].predicted for name in RUNGS if RUNGS[name].column != "trained network"}
-    assert predicted == {
-        **dict.fromkeys(("own instances", "16 real inputs", "K and Q", "head trained"), 1.0),
-        **dict.fromkeys(NETWORKS),
-    }
+    assert measure(name)[COSINE].predicted == 1.0
 
 
 def test_networks_of_a_comparison_have_a_value_without_prediction_and_null(monkeypatch: pytest.MonkeyPatch):
@@ -333,8 +329,10 @@ def test_trained_networks_have_the_headline_with_its_null(name: str, monkeypatch
     monkeypatch.setattr(ladder, "WIDE_DRAWS", 3)
     rows = measure(name)
     assert 0 < value_of(rows[COSINE]) <= 1
+    assert rows[COSINE].predicted is None
     assert null_of(rows[COSINE]).draws
-    assert rows == measure(name)
     linear = name in ("AdamW", "embedding and positions")
+    if not linear:
+        assert rows == measure(name)
     assert (rows[quantities.BEST].value is not None) == linear
     assert bool(rows[quantities.BEST].reason) != linear

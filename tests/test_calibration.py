@@ -11,7 +11,7 @@ from transformer_theory.report.aggregate import aggregate
 from transformer_theory.report.findings import findings
 from transformer_theory.theories.scan_snap import minimal_model, on_data
 
-SETS = 8
+SETS = 6
 THEORIES = ("scan_snap", "rate_reduction")
 
 

@@ -22,11 +22,21 @@ from transformer_theory.theories import list_theories
 
 EXPERIMENTS = [(theory.name, kind) for theory in list_theories() for kind in theory.experiments]
 every_experiment = pytest.mark.parametrize(("theory", "kind"), EXPERIMENTS, ids=[kind.name for _, kind in EXPERIMENTS])
-REPEATED = 0.4  # CPU seconds up to which a run is repeated
+REPEATED = 0.2  # CPU seconds up to which a run is repeated
 # Smaller than the quick settings, whose networks learn enough for an answer: all that is tested here does not depend on what is learnt.
 SMALLER = {
+    "attention_svm.concave_head": {"trials": 6},
+    "attention_svm.convergence_types": {"trials": 4, "dims": (5, 20)},
+    "attention_svm.factor_norms": {"trials": 2, "steps": 800},
+    "attention_svm.graph": {"trials": 2},
+    "attention_svm.local_paths": {"trials": 6},
+    "attention_svm.long_run": {"trials": 2},
+    "crate.completion": {"steps": 40},
+    "crate.memberships": {"images": 200, "steps": 20},
     "crate.emergence": {"images": 100, "steps": 10, "dim": 32, "depth": 1},
     "crate.layers": {"steps": 30, "dim": 32, "depth": 2},
+    "joma.text_depth": {"steps": 10, "measurements": 3},
+    "rate_reduction.landscape": {"starts": 1},
     "scan_snap.text_attention": {"steps": 20},
 }
 

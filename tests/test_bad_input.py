@@ -218,7 +218,7 @@ def test_out_is_refused_before_anything_else(tmp_path, capsys):
         (["report", "nowhere"], "there is no folder nowhere; name one that compare, verify, run or train has written"),
         (["report"], "the following arguments are required: DIR"),
         (["comprae"], "unknown command 'comprae'; did you mean 'compare'?"),
-        (["zzz"], "unknown command 'zzz'; the nearest of 9 are: list, compare, reach, verify, run"),
+        (["zzz"], "unknown command 'zzz'; the nearest of 10 are: list, compare, reach, probe, verify"),
         (["--verbose"], "unknown option '--verbose'; did you mean '--version'?"),
     ],
 )

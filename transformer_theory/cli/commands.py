@@ -1,4 +1,4 @@
-"""The commands ``compare`` and ``run``."""
+"""The commands ``compare``, ``probe`` and ``run``."""
 
 import argparse
 import sys
@@ -81,6 +81,36 @@ def _networks(text: str) -> tuple[str, ...]:
         if name not in RECIPES:
             raise ValueError(f"unknown network {name!r}{nearest(name, [*RECIPES, 'none'])}")
     return names
+
+
+def probe_model(options: argparse.Namespace) -> int:
+    """Measures a language model from a local folder and prints which heads stand out.
+
+    Raises:
+        ValueError: the folder holds no causal language model, or text, sizes or theories do not fit.
+        OSError: a file does not exist, or the result's folder exists.
+    """
+    from ..compare.language_models import LENGTH, SEQUENCES, probe_language_model
+    from ..core.files import atomic_directory
+    from ..models.transformers_folder import read_ids, read_language_model
+    from ..report import terminal
+    from ..theories import choose
+
+    names = None if options.theories is None else [name.strip() for name in options.theories.split(",") if name.strip()]
+    theories = choose(names)
+    length, sequences = options.length or LENGTH, options.sequences or SEQUENCES
+    with progress_line() as progress:
+        progress(f"reading {options.folder}")
+        model = read_language_model(options.folder)
+        ids = None if options.text is None else read_ids(options.text, model, length=length, sequences=sequences)
+        result = probe_language_model(model, ids, theories=theories, length=length, sequences=sequences, progress=progress)
+    if options.out is not None:
+        with atomic_directory(options.out, overwrite=options.overwrite) as folder:
+            result.write_into(folder)
+    console().print(terminal.heads(result), highlight=False)
+    if options.out is not None:
+        print(f"rows: {options.out / 'table.jsonl'}")
+    return 0
 
 
 def run_experiment(options: argparse.Namespace) -> int:

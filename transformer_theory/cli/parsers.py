@@ -175,6 +175,18 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     subparser.add_argument("--model", nargs="+", type=_path, default=[], dest="models", metavar="RUN", help=text)
     add_workers(subparser, "number of processes that measure cells in parallel", None)
 
+    subparser = command("probe", commands.probe_model, "measure a causal language model with the quantities of every theory")
+    text = "folder of a model of transformers: config.json, weights in .safetensors, and a tokenizer if --text is given"
+    subparser.add_argument("--hf", type=_path, required=True, dest="folder", metavar="FOLDER", help=text)
+    text = "a text for the metrics, read with the model's tokenizer, or ids in a .npy file, [n] or [n, seq] (default: random ids)"
+    subparser.add_argument("--text", type=_path, metavar="FILE", help=text)
+    subparser.add_argument("--theories", metavar="A,B", help="theories to measure (default: all)")
+    subparser.add_argument("--length", type=_count, metavar="N", help="ids per sequence (default: 64)")
+    subparser.add_argument("--sequences", type=_count, metavar="N", help="number of sequences (default: 8)")
+    text = "folder for the result; it must not exist, except with --overwrite (default: the result is only printed)"
+    subparser.add_argument("--out", type=_path, metavar="DIR", help=text)
+    subparser.add_argument("--overwrite", action="store_true", help="replace the result in DIR")
+
     help = "check claims, each with a control that must fail; the exit code is 1 if a claim is violated or a control does not fail"
     subparser = command("verify", claims.verify_claims, help)
     subparser.epilog = VERIFY_JSON

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..core.claims import CONTROL_TEXT, Verification
 from ..core.measurement import Measurement
 from ..core.result import Result
@@ -10,6 +12,7 @@ from ..core.theory import Theory
 from . import format, tables
 from .aggregate import NETWORK, aggregate
 from .findings import Finding, findings, interval_text, p_text, sentences, short
+from .outcomes import side_of_null
 from .reached import by_theory, reached, statements
 from .unicode_math import plain
 
@@ -214,6 +217,48 @@ def _reference(row: Measurement) -> str:
     """Returns the prediction; empty if it is the same number as the threshold."""
     same = row.op is not None and row.basis == "theory" and row.predicted == row.threshold
     return "" if row.predicted is None or same else _number(row.predicted)
+
+
+def heads(result: Result, *, top: int = 3) -> "Group":
+    """Returns a summary of a measured network: per theory and quantity the median, the null, and the heads or layers that stand out.
+
+    A place stands out if its value leaves the null on the side that the theory expects, with a p-value of at most .05. The ``top`` of them
+    are named. By chance one place in twenty does.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    settings = result.settings
+    heading = f"{settings['model']}: {settings['sequences']} sequences of {settings['length']} {settings['ids']}"
+    parts: list[RenderableType] = [Text(heading, style="bold")]
+    for theory in aggregate(result).theories:
+        rows = [row for row in result.select(theory=theory.name) if row.value is not None]
+        if not rows:
+            continue
+        parts.append(Text(f"\n{plain(theory.title)}", style="bold").append(f" · {plain(theory.question)}", style="not bold dim"))
+        table = _columns(10, 4, 6, 10)
+        for (_, setting), same in _grouped(rows).items():
+            sides = [side_of_null(row) for row in same]
+            beyond = [row for row, side in zip(same, sides) if side == 1]
+            beyond.sort(key=lambda row: row.value or 0.0, reverse=same[0].side == ">=")
+            draws = [draw for row in same if row.null is not None for draw in row.null.draws]
+            null = f"null {short(float(np.median(draws)), same[0])} ({same[0].null.kind})" if draws and same[0].null else "no null"
+            tested = [side for side in sides if side is not None]
+            places = ", ".join(f"{format.place(row, 'layer', 'head')} {short(row.value or 0.0, row)}" for row in beyond[:top])
+            count = f"{len(beyond)} of {len(tested)} beyond{f': {places}' if len(same) > 1 and places else ''}" if tested else ""
+            name = f"{plain(format.label(same[0]))}{f', {setting}' if setting else ''}"
+            value = float(np.median([row.value for row in same if row.value is not None]))
+            table.add_row(Text(f"  {name}"), Text(short(value, same[0]), style="bold"), Text(null, style="dim"), Text(count))
+        parts.append(table)
+    return Group(*parts)
+
+
+def _grouped(rows: Sequence[Measurement]) -> dict[tuple[str, str], list[Measurement]]:
+    """Groups rows by quantity and setting, in the order of their first rows."""
+    groups: dict[tuple[str, str], list[Measurement]] = {}
+    for row in rows:
+        groups.setdefault((row.quantity, row.setting), []).append(row)
+    return groups
 
 
 def networks(result: Result) -> "Table":

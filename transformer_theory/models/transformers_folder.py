@@ -1,0 +1,165 @@
+"""Language models of ``transformers`` in a local folder: configuration, weights in safetensors, and optionally a tokenizer.
+
+Nothing is downloaded, no code of the folder is executed, and pickled weights are refused.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from ..data.ids import integer_tensor
+
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx")  # names of the longest sequence in configurations
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageModel:
+    """A causal language model with its limits.
+
+    Attributes:
+        network: module that maps ids ``[n, seq]`` to logits ``[n, seq, vocabulary]``.
+        name: name of the folder.
+        vocabulary: number of ids.
+        length: longest sequence; None if the configuration names none.
+        folder: folder that it was read from; None for a network that was passed as an object.
+    """
+
+    network: nn.Module
+    name: str
+    vocabulary: int
+    length: int | None = None
+    folder: Path | None = None
+
+    def untrained(self, seed: int) -> nn.Module:
+        """Returns a network of the same configuration with random weights.
+
+        Raises:
+            ValueError: the network has no configuration of ``transformers``.
+        """
+        config = getattr(self.network, "config", None)
+        if config is None or not hasattr(type(self.network), "_from_config"):
+            raise ValueError(f"{self.name} must be a model of transformers to be drawn again, got {type(self.network).__name__}")
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return type(self.network)(config).eval()
+
+    def tokenize(self, text: str) -> Int[Tensor, " n"]:
+        """Returns the ids of a text by the tokenizer in the folder, ``[n]``.
+
+        Raises:
+            ValueError: the folder holds no tokenizer.
+        """
+        from transformers import AutoTokenizer
+
+        missing = f"{self.folder} must hold a tokenizer to read a text, got none; pass ids as a .npy file instead"
+        # Without its files some tokenizers are made nevertheless, with an empty vocabulary.
+        if self.folder is None or not any((self.folder / name).exists() for name in TOKENIZERS):
+            raise ValueError(missing)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False)
+        except Exception as error:  # a missing tokenizer raises errors of many kinds
+            raise ValueError(missing) from error
+        return torch.tensor(tokenizer(text)["input_ids"], dtype=torch.long)
+
+
+def read_language_model(folder: str | Path) -> LanguageModel:
+    """Reads a causal language model.
+
+    Args:
+        folder: folder with ``config.json`` and weights that end in ``.safetensors``, as ``save_pretrained`` writes it.
+    Raises:
+        FileNotFoundError: the folder does not exist.
+        ImportError: the package transformers is not installed.
+        ValueError: the folder holds no configuration or no safetensors, or not those of a causal language model.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} must be a folder with config.json and .safetensors files; there is none")
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"{folder} must hold config.json, got none; write the model with save_pretrained({str(folder)!r})")
+    try:
+        described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{folder / 'config.json'} must be JSON ({error}); write the model again with save_pretrained") from error
+    if not any(folder.glob("*.safetensors")):
+        others = ", ".join(sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pth"))) or "no weights"
+        raise ValueError(f"{folder} must hold weights in .safetensors files, got {others}; save_pretrained writes them")
+    try:
+        from transformers import AutoModelForCausalLM
+        from transformers.utils import logging
+    except ImportError as error:
+        raise ImportError("a folder of transformers needs the package transformers; pip install transformers") from error
+    bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
+    try:
+        network = AutoModelForCausalLM.from_pretrained(folder, **options)
+    except Exception as error:  # wrong types, shapes and damaged files raise errors of many kinds
+        kind = ", ".join(described.get("architectures") or [described.get("model_type", "no type")])
+        first = str(error).strip().splitlines()[0][:200]
+        raise ValueError(f"{folder} must hold a causal language model, got {kind} ({first})") from error
+    finally:
+        if bars:
+            logging.enable_progress_bar()
+    return language_model(network.eval(), name=folder.resolve().name, folder=folder)
+
+
+def language_model(network: nn.Module, *, name: str | None = None, folder: Path | None = None) -> LanguageModel:
+    """Describes a network of ``transformers`` by its configuration.
+
+    Raises:
+        ValueError: the configuration names no vocabulary.
+    """
+    config = getattr(network, "config", None)
+    vocabulary = getattr(config, "vocab_size", None)
+    if not isinstance(vocabulary, int):
+        raise ValueError(f"{type(network).__name__} must have a config with vocab_size, got none; pass LanguageModel(network, name, ...)")
+    length = next((value for key in LENGTHS if isinstance(value := getattr(config, key, None), int)), None)
+    return LanguageModel(network, name or type(network).__name__, vocabulary, length, folder)
+
+
+def read_ids(path: str | Path, model: LanguageModel, *, length: int, sequences: int) -> Int[Tensor, "n seq"]:
+    """Reads sequences of ids: windows of a text, by the model's tokenizer, or of a .npy file of integers ``[n]`` or ``[n, seq]``.
+
+    Raises:
+        FileNotFoundError: the file does not exist.
+        ValueError: the file is no text in UTF-8 and no array of integers, the model has no tokenizer, or the text is too short.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; expected a text, or ids in a .npy file")
+    if path.suffix != ".npy":
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} must be a text in UTF-8, got {error.reason} at byte {error.start}") from error
+        return windows(model.tokenize(text), length=length, sequences=sequences)
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"{path} must be an array of integers, got {error}") from error
+    if array.ndim == 2:
+        return integer_tensor(array[:sequences], str(path), shape="[n, seq]")
+    return windows(integer_tensor(array, str(path), shape="[n]"), length=length, sequences=sequences)
+
+
+def windows(ids: Sequence[int] | Tensor, *, length: int, sequences: int) -> Int[Tensor, "n length"]:
+    """Cuts a stream of ids ``[n]`` into windows that are evenly spaced over it and do not overlap, ``[sequences, length]`` or fewer.
+
+    Raises:
+        ValueError: the stream is shorter than one window.
+    """
+    ids = torch.as_tensor(ids, dtype=torch.long)
+    count = len(ids) // length
+    if not count:
+        raise ValueError(f"the text must have at least {length} tokens, got {len(ids)}; pass a longer text or a smaller length")
+    chosen = torch.linspace(0, count - 1, min(sequences, count)).long()
+    return ids[: count * length].view(count, length)[chosen]

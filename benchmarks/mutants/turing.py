@@ -19,6 +19,13 @@ MUTANTS = (
         "missing term",
         "a move by 0 becomes a step right without the step back",
     ),
+    Mutant(
+        f"{TURING}.machine.TuringMachine.normalise",
+        "= (self.start, self.blank, 1)",
+        "= (reading, self.blank, 1)",
+        "swapped function",
+        "a normal form that reads the word again and again and never starts the machine",
+    ),
     # The table.
     Mutant(
         f"{TURING}.construction._lookup",
@@ -139,5 +146,5 @@ MUTANTS = (
         "wrong normaliser",
         "attention that sums over the keys",
     ),
-    Mutant(f"{TURING}.invariance.majority_output", "1.0, -1.0", "1.0, 0.0", "wrong factor", "majority with the values 1 and 0"),
+    Mutant(f"{TURING}.invariance.majority_network", "[-1.0, 0.0]", "[0.0, 0.0]", "wrong factor", "majority with the values 1 and 0"),
 )

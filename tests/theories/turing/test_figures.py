@@ -5,9 +5,9 @@ import pytest
 
 from transformer_theory.cli import main
 from transformer_theory.core.result import Result
-from transformer_theory.theories.turing import machines
+from transformer_theory.theories.turing import compile_machine, machines
 from transformer_theory.theories.turing.figures.precision import FIRST, RETRIEVAL, Precision
-from transformer_theory.theories.turing.figures.trace import HALTED, TraceRun, space_time
+from transformer_theory.theories.turing.figures.trace import HALTED, TraceRun, run_with_scores, space_time
 from transformer_theory.theories.turing.ladder import FIRST_ERROR
 
 FLIP = "start: go\naccept: end\ngo 0 -> go 1 R\ngo 1 -> go 0 R\ngo # -> end # L\n"
@@ -42,6 +42,38 @@ def test_bad_settings_are_one_line(tmp_path, capsys, options, text):
     message = capsys.readouterr().err
     assert text in message
     assert "Traceback" not in message
+
+
+@pytest.mark.parametrize("machine", machines.LIBRARY)
+def test_every_machine_of_the_library_has_a_word(machine: str):
+    result = TraceRun(machine=machine, steps=30).run()
+    assert result.select(quantity=FIRST_ERROR).one().value == 1
+    assert result.arrays["turing/scores"].shape == (30, 30)
+
+
+def test_the_scores_are_those_of_the_run():
+    """In exact arithmetic and float64 the closed form; in bfloat16 the scores that chose the attended positions."""
+    transformer = compile_machine(machines.zigzag(5))
+    c = transformer.machine.run("", 50).heads
+    closed = np.array([[-abs(c[i + 1] - c[j] + 1 / (3 * (i + 1) * (j + 1))) / ((i + 1) * (j + 1)) for j in range(50)] for i in range(50)])
+    for arithmetic in ("exact", "float64"):
+        _, scores = run_with_scores(transformer, "", 50, arithmetic)
+        assert np.isnan(scores[np.triu_indices(50, 1)]).all()
+        assert np.allclose(np.tril(scores), np.tril(closed), rtol=1e-4, atol=1e-14)
+    trace, coarse = run_with_scores(transformer, "", 50, "bfloat16")
+    assert not np.allclose(np.tril(coarse), np.tril(closed), rtol=1e-1)
+    assert all(np.nanmax(coarse[i]) == coarse[i, trace.attended[i + 1]] for i in range(50))
+
+
+def test_both_panels_show_the_first_error_at_the_same_height():
+    experiment = TraceRun(machine="repeated_counter", word="0" * 12, steps=200, arithmetic="float32")
+    result = experiment.run()
+    left, right = experiment.plot(result).axes[:2]
+    assert left.get_ylim() == right.get_ylim() == (200.5, -0.5)
+    dashed = [[line.get_ydata()[0] for line in ax.lines if line.get_linestyle() == "--"] for ax in (left, right)]
+    assert dashed == [[result.arrays["turing/wrong"][0]]] * 2
+    attended, times = right.lines[0].get_data()
+    assert (attended[:3].tolist(), times[:3].tolist()) == (list(result.arrays["turing/attended"][1:4]), [1, 2, 3])
 
 
 def test_the_tape_is_the_machines():

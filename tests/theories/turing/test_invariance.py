@@ -1,5 +1,6 @@
 """Transformers without positions: closed forms, and the ways to break the invariance one at a time."""
 
+import math
 from collections import Counter
 
 import pytest
@@ -7,13 +8,14 @@ import torch
 
 from transformer_theory.theories.turing import machines
 from transformer_theory.theories.turing.claims import CLAIMS
+from transformer_theory.theories.turing.claims import invariance as claims
 from transformer_theory.theories.turing.claims.construction import GAP
 from transformer_theory.theories.turing.claims.instances import Run
 from transformer_theory.theories.turing.claims.invariance import opposite_pairs
 from transformer_theory.theories.turing.claims.precision import growth
 from transformer_theory.theories.turing.invariance import (
     hard_weights,
-    majority_output,
+    majority_network,
     random_network,
     same_proportions,
     softmax_weights,
@@ -66,9 +68,21 @@ def test_other_proportions_give_another_output():
 
 def test_majority_is_the_difference_of_the_shares():
     ids = torch.tensor([0, 0, 1, 0, 1])
-    assert float(majority_output(ids, scores=torch.zeros(5))) == pytest.approx(1 / 5)
-    assert float(majority_output(ids[1:3], scores=torch.zeros(2))) == 0
-    assert float(majority_output(ids, scores=torch.tensor([0.0, 0, 1, 0, 0]))) == -1
+
+    def output(word: torch.Tensor, preference: float = 0.0) -> float:
+        return float(majority_network(preference).output(word, pool=softmax_weights, steps=1)[0])
+
+    assert output(ids) == pytest.approx(1 / 5)
+    assert output(ids[1:3]) == pytest.approx(0, abs=1e-15)
+    assert output(ids, 1.0) == pytest.approx((3 * math.e - 2 / math.e) / (3 * math.e + 2 / math.e))
+
+
+def test_majority_is_an_answer_of_the_network(monkeypatch):
+    """Without the weights of the value matrix the claim fails."""
+    broken = majority_network()
+    broken.decoder[0, 2] = 0
+    monkeypatch.setattr(claims, "majority_network", lambda preference: broken)
+    assert claims.majority(generator()).verdict == "violated"
 
 
 def test_a_machine_that_rewrites_nothing_keeps_an_error():

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from transformer_theory.theories.turing import TuringMachine, machines
-from transformer_theory.theories.turing.machine import recurrence
+from transformer_theory.theories.turing.claims.instances import Run
+from transformer_theory.theories.turing.machine import Trace
 
 TEXT = """
 ; flips every bit
@@ -113,13 +114,13 @@ def test_halting_states_absorb():
     assert [b - a for a, b in itertools.pairwise(trace.heads[end:])] == [1] * (20 - end)
 
 
-def test_the_recurrence_without_delay_is_the_machine():
-    for seed in range(3):
-        machine = machines.random_walk(16, generator(seed)).normalise()
-        trace = machine.run("", 80)
-        assert recurrence(machine, "", 80, delay=0) == (list(trace.states), list(trace.symbols))
-    machine = machines.palindromes().normalise()
-    assert recurrence(machine, "abba", 40, delay=1)[1] != list(machine.run("abba", 40).symbols)
+def test_the_symbol_of_a_cell_is_the_one_written_at_its_latest_visit():
+    """v^(l), and not v^(l+1)."""
+    run = Run("walk", machines.random_walk(16, generator()).normalise(), "", 80)
+    visited = [time for time in range(1, 81) if run.reference.attended[time] < time - 1]
+    symbols = [run.reference.symbols[time] for time in visited]
+    assert [run.written[run.reference.attended[time]] for time in visited] == symbols
+    assert [run.written[run.reference.attended[time] + 1] for time in visited] != symbols
 
 
 def test_traces_are_compared():
@@ -131,6 +132,9 @@ def test_traces_are_compared():
     longer = machines.increment().run("1010", 8), machines.increment().run("1011", 8)
     assert longer[0].first_difference(longer[1]) == 3
     assert longer[0].agreement(longer[1]) == 2 / 8
+    assert longer[0].wrong_times(longer[0]) == []
+    start, begin = Trace(("a",), ("#",), (0,), (-1,)), Trace(("b",), ("#",), (0,), (-1,))
+    assert (start.agreement(start), start.agreement(begin)) == (1, 0)
 
 
 def test_a_text_is_a_machine(tmp_path):
@@ -174,15 +178,33 @@ CASES = {
         "line 2: symbols must be single characters, got '00'",
     ),
     "text with two transitions": (lambda: TuringMachine.parse("start: a\na 0 -> a 0 R\na 0 -> a 1 R"), r"line 3: \(a, 0\) must have one"),
-    "text with two starts": (lambda: TuringMachine.parse("start: a\nstart: b"), "line 2: start must be given once, got it in line 1"),
+    "text with two starts": (lambda: TuringMachine.parse("start: a\nstart: b"), "line 2: start must be given once"),
     "text with an empty start": (lambda: TuringMachine.parse("start:"), "line 1: start: needs one name"),
     "text without start": (lambda: TuringMachine.parse("a # -> a # R"), "line 1: the text must hold a line 'start: STATE'"),
     "empty text": (lambda: TuringMachine.parse(""), "line 1: the text must hold a transition"),
     "missing in text": (lambda: TuringMachine.parse("start: a\na 0 -> a 0 R"), r"got none for \(a, #\)"),
     "no file": (lambda: machines.find("nothing/here.tm"), "must be a readable text file, got 'nothing/here.tm'"),
     "unknown name": (lambda: machines.find("incremet"), "got 'incremet'; did you mean 'increment'"),
-    "zigzag 0": (lambda: machines.zigzag(0), "width must be at least 1 cell, got 0"),
-    "odd walk": (lambda: machines.random_walk(3, generator()), "positive even number of steps, got 3"),
+    "zigzag 0": (lambda: machines.zigzag(0), "width must be at least 1, got 0"),
+    "odd walk": (lambda: machines.random_walk(3, generator()), "period must be an even number of steps, got 3"),
+    "traces of two lengths": (
+        lambda: machine().run("", 3).agreement(machine().run("", 9)),
+        "traces must have the same length, got 4 and 10 times",
+    ),
+    "steps of another type": (lambda: machine().run("", "3"), "steps must be an integer, got str '3'"),
+    "a list as word": (lambda: machine().run([], 3), "word must be a str, got list"),
+    "no table": (lambda: machine(delta=None), "delta must be a Mapping, got NoneType"),
+    "a list as table": (lambda: machine(delta=[1]), "delta must be a Mapping, got list"),
+    "a text as key": (lambda: machine(delta={"go": ("end", "#", 1)}), "delta must map .* got 'go'"),
+    "two entries in a transition": (lambda: machine(delta={("go", "#"): ("end", "#")}), r"delta must map .* got \('go', '#'\): \('end'"),
+    "integer symbols": (lambda: machine(alphabet=(0, 1)), "an entry of alphabet must be a str, got int 0"),
+    "no text": (lambda: TuringMachine.parse(None), "text must be a str, got NoneType"),
+    "bytes": (lambda: TuringMachine.parse(b""), "text must be a str, got bytes"),
+    "no path": (lambda: TuringMachine.load(None), "must be a readable text file, got 'None'"),
+    "a number as name": (lambda: machines.find(3), "name must be a str, got int 3"),
+    "zigzag of a text": (lambda: machines.zigzag("3"), "width must be an integer, got str '3'"),
+    "zigzag of a float": (lambda: machines.zigzag(2.5), "width must be an integer, got float 2.5"),
+    "a seed as generator": (lambda: machines.random_walk(4, 0), "generator must be a Generator, got int 0"),
     "no states": (lambda: machines.random_machine(0, generator()), "states must be at least 1, got 0"),
 }
 
@@ -190,7 +212,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_bad_input_is_named(unchecked, case: str):
     call, text = CASES[case]
-    with pytest.raises(ValueError, match=text) as error:
+    with pytest.raises((ValueError, TypeError), match=text) as error:
         call()
     assert "\n" not in str(error.value)
 

@@ -35,7 +35,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...core.errors import nearest
-from .machine import Trace, TuringMachine
+from ...core.validation import positive
+from .machine import Trace, TuringMachine, check_type
 
 if TYPE_CHECKING:
     from .exact import Step
@@ -106,7 +107,7 @@ class PerezTransformer:
 
     @property
     def d(self) -> int:
-        r"""Size of a token, :math:`2|Q| + 4|\\Sigma| + 11` for the states Q of the normal form."""
+        r"""Size of a token, :math:`2|Q| + 4|\Sigma| + 11` for the states Q of the normal form."""
         return len(self.coordinates)
 
     @cached_property
@@ -125,9 +126,21 @@ class PerezTransformer:
         return "\n".join([size, *lines])
 
     def changed(self, name: str, entries: Mapping[tuple[str, str], Number]) -> "PerezTransformer":
-        """Returns a transformer in which some entries of one matrix have other values; 0 removes an entry."""
-        merged = {key: value for key, value in {**self[name].entries, **entries}.items() if value}
-        return replace(self, weights={**self.weights, name: replace(self[name], entries=merged)})
+        """Returns a transformer in which some entries of one matrix have other values; 0 removes an entry.
+
+        Raises:
+            KeyError: the matrix, a row or a column is unknown.
+            TypeError: a value is not rational.
+        """
+        matrix = self[name]
+        for pair, value in entries.items():
+            for key, names in zip(pair, (matrix.rows, matrix.columns)):
+                if key not in names:
+                    raise KeyError(f"unknown row or column {key!r} of {name!r}{nearest(key, names)}")
+            if not isinstance(value, int | Fraction):
+                raise TypeError(f"an entry must be an integer or a Fraction, got {value!r} at {pair}; pass e.g. Fraction('{value}')")
+        merged = {key: value for key, value in {**matrix.entries, **entries}.items() if value}
+        return replace(self, weights={**self.weights, name: replace(matrix, entries=merged)})
 
     def run(
         self,
@@ -150,6 +163,7 @@ class PerezTransformer:
             The trace at the times 0 to T. In floating point, a state and a symbol are those with the largest entry, and the head is
             :math:`(i + 1) x_4`, rounded.
         Raises:
+            TypeError: the word is not a text, ``steps`` not an integer, or the inverse temperature not a number.
             ValueError: a name is unknown, the word has foreign symbols, ``steps`` is negative, or softmax is combined with exact arithmetic
                 or has no positive inverse temperature.
         """
@@ -157,23 +171,24 @@ class PerezTransformer:
 
         check_choice("arithmetic", arithmetic, get_args(Arithmetic))
         check_choice("score", score, get_args(Score))
-        self.machine.check_word(word)
-        if steps < 0:
-            raise ValueError(f"steps must be at least 0, got {steps}")
+        self.machine.check_run(word, steps)
         if score == "hard" and inverse_temperature is not None:
-            raise ValueError(f"inverse_temperature belongs to score='softmax', got {inverse_temperature:g} with 'hard'; leave it out")
-        if arithmetic == "exact":
-            if score == "softmax":
+            raise ValueError(f"inverse_temperature belongs to score='softmax', got {inverse_temperature!r} with 'hard'; leave it out")
+        if score == "softmax":
+            if arithmetic == "exact":
                 raise ValueError("softmax needs floating point, got arithmetic='exact'; pass arithmetic='float64'")
-            return exact.trace(self, word, steps)
-        if score == "softmax" and not (inverse_temperature is not None and 0 < inverse_temperature < float("inf")):
-            raise ValueError(f"softmax needs a positive, finite inverse_temperature, got {inverse_temperature}; pass e.g. 1e6")
+            if inverse_temperature is None:
+                raise ValueError("softmax needs a positive, finite inverse_temperature, got None; pass e.g. 1e6")
+            positive(inverse_temperature=inverse_temperature)
+        if arithmetic == "exact":
+            return exact.trace(self.steps(word, steps))
         return floating.trace(self, word, steps, dtype=getattr(torch, arithmetic), inverse_temperature=inverse_temperature)
 
     def steps(self, word: str, steps: int) -> "Iterator[Step]":
-        """Yields the steps of a run in exact arithmetic, with the scores of the third layer."""
+        """Yields the steps of a run in exact arithmetic, with the scores of the third layer; errors as in :meth:`run`."""
         from . import exact
 
+        self.machine.check_run(word, steps)
         return exact.run(self, word, steps)
 
 
@@ -185,6 +200,7 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
 
 def compile_machine(machine: TuringMachine) -> PerezTransformer:
     """Writes the weights of the transformer that runs a machine, after :meth:`TuringMachine.normalise`."""
+    check_type("machine", machine, TuringMachine)
     return without_normal_form(machine.normalise())
 
 

@@ -3,7 +3,7 @@ r"""Runs of the transformer in exact arithmetic: vectors are dictionaries of rat
 A run of T steps costs :math:`O(T^2)` products of keys and queries with three entries each. Source: :cite:t:`perez2021attention`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -98,9 +98,9 @@ def run(transformer: PerezTransformer, word: str, steps: int) -> Iterator[Step]:
         y = times(relu(times(relu(times(x, weights["map.1"])), weights["map.2"])), weights["map.3"])
 
 
-def trace(transformer: PerezTransformer, word: str, steps: int) -> Trace:
-    """Runs the transformer and decodes its tokens; an entry that is no one-hot vector becomes "?"."""
-    found = list(run(transformer, word, steps))
+def trace(steps: Iterable[Step]) -> Trace:
+    """Decodes the tokens of a run; an entry that is no one-hot vector becomes "?"."""
+    found = list(steps)
     # A run of the construction attends to one position. Of several, the last one is named.
     attended = tuple(step.attended[-1] if step.attended else -1 for step in found)
     heads = tuple(round(step.head) for step in found)

@@ -35,19 +35,27 @@ def pooled(
 
 
 @torch.inference_mode()
-def trace(transformer: PerezTransformer, word: str, steps: int, *, dtype: torch.dtype, inverse_temperature: float | None) -> Trace:
+def trace(
+    transformer: PerezTransformer,
+    word: str,
+    steps: int,
+    *,
+    dtype: torch.dtype,
+    inverse_temperature: float | None = None,
+    all_scores: Float[Tensor, "n n"] | None = None,
+) -> Trace:
     """Runs the transformer and decodes its tokens; those after an overflow become "?".
 
     Args:
         transformer, word, steps: as in :meth:`.PerezTransformer.run`.
         dtype: number type of weights and activations.
         inverse_temperature: factor of the scores in the softmax; None for hard-max.
+        all_scores: matrix to be filled with the scores of the third layer at the first times, one row per query.
     """
     machine, T = transformer.machine, steps
     W = {name: matrix.dense(dtype) for name, matrix in transformer.weights.items()}
     place = {name: number for number, name in enumerate(transformer.coordinates)}
-    d, blocks = transformer.d, {block: place[f"{block}[{names[0]}]"] for block, names in _one_hot_blocks(transformer)}
-    last = slice(d - 4, d)
+    d, last = transformer.d, slice(transformer.d - 4, transformer.d)
 
     # Encoder, and the decoder's attention over it, for all times.
     letters = word or machine.blank
@@ -79,6 +87,8 @@ def trace(transformer: PerezTransformer, word: str, steps: int, *, dtype: torch.
         x = x + (x @ up[1]).relu_() @ down[1]
         keys[i], values[i] = x @ key, x @ value
         scores = -(keys[: i + 1] @ (x @ query)).abs_()
+        if all_scores is not None and i < len(all_scores):
+            all_scores[i, : i + 1] = scores
         if inverse_temperature is None:
             top = int(scores.argmax())
             tie = (scores == scores[top]).nonzero()
@@ -97,15 +107,12 @@ def trace(transformer: PerezTransformer, word: str, steps: int, *, dtype: torch.
         h = (x @ W["map.1"]).relu_() @ W["map.2"]
         tokens[i + 1] = h.relu_() @ W["map.3"]
 
-    lost = ("?",) * (T - done)
-    states = _largest(tokens[: done + 1], blocks["q1"], machine.states) + lost
-    symbols = _largest(tokens[: done + 1], blocks["s1"], machine.alphabet) + lost
+    states, symbols = (
+        _largest(tokens[: done + 1], place[f"{block}[{names[0]}]"], names) + ("?",) * (T - done)
+        for block, names in (("q1", machine.states), ("s1", machine.alphabet))
+    )
     heads = (head.double() * torch.arange(T + 1)).round().nan_to_num(nan=0.0)
     return Trace(states, symbols, tuple(int(cell) for cell in heads.tolist()), tuple(attended.tolist()))
-
-
-def _one_hot_blocks(transformer: PerezTransformer) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    return ("q1", transformer.machine.states), ("s1", transformer.machine.alphabet)
 
 
 def _largest(tokens: Float[Tensor, "n d"], start: int, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ two largest scores :math:`\langle q, k \rangle` differ by less than the distance
 :math:`2^{\lfloor \log_2 |s| \rfloor - 7}`. Its null consists of Gaussian scores with the mean and the variance of the same query's scores.
 
 The *responses* test proportion invariance: the change of the outputs when the tokens are permuted, and when a sequence is repeated token by
-token instead of as a whole, relative to the outputs. Both are 0 without positions. Source: :cite:t:`perez2021attention`.
+token instead of as a whole, relative to the outputs. Both are 0 without positions and mask. Source: :cite:t:`perez2021attention`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,13 +51,9 @@ def gaussian_tops(keys: int) -> Float[Tensor, "draws samples keys 2"]:
     The numbers are the same in every call. The second of one number is -inf.
     """
     z = torch.randn(RANGE_DRAWS, TABLE, keys, generator=fixed_generator())
-    first = torch.full_like(z[..., 0], -torch.inf)
-    second, tops = first, []
-    for k in range(keys):
-        second = torch.maximum(second, torch.minimum(first, z[..., k]))
-        first = torch.maximum(first, z[..., k])
-        tops.append(torch.stack([first, second], dim=-1))
-    return torch.stack(tops, dim=-2)
+    first = z.cummax(-1).values
+    before = torch.nn.functional.pad(first[..., :-1], (1, 0), value=-torch.inf)
+    return torch.stack([first, torch.minimum(before, z).cummax(-1).values], dim=-1)
 
 
 class CloseCalls(Metric):
@@ -119,11 +115,12 @@ def permuted(data: Tensor, limits: Mapping[str, int], generator: Generator) -> d
 def repeated(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
     """Returns sequences that occur twice, compared with the outputs for sequences of the same proportions.
 
-    If twice the length is allowed, a sequence ``[seq, ...]`` is compared with itself repeated once. If not, the first half h of it is
-    repeated, as a whole (h h), and compared with its tokens repeated one by one.
+    If twice the length is allowed, a sequence ``[seq, ...]`` of float tokens is compared with itself repeated once. If not, the first half h
+    of it is repeated, as a whole (h h), and compared with its tokens repeated one by one. So are ids, as networks of ids have an output per
+    position.
     """
     seq = data.shape[1]
-    if limits.get("length", 0) >= 2 * seq:
+    if data.is_floating_point() and limits.get("length", 0) >= 2 * seq:
         doubled = doubled_tokens(data)
         return {"value": doubled, "null": doubled.roll(1, 0), "reference": data}
     rest = data[:, seq - seq % 2 :]  # the last token of an odd number stays

@@ -99,10 +99,14 @@ def same_proportions(generator: torch.Generator, *, symbols: int = 3, longest: i
     return tuple(word[torch.randperm(len(word), generator=generator)] for word in (u, w))  # type: ignore[return-value]
 
 
-def majority_output(ids: Int[Tensor, " n"], *, scores: Float[Tensor, " n"]) -> Float[Tensor, ""]:
-    """Returns the output of the transformer for majority: attention over the values 1 for the symbol 0 and -1 for all others.
+def majority_network(preference: float = 0.0) -> EncoderDecoder:
+    """Writes the weights of the transformer for majority: after one step the first entry is the mean of 1 (symbol 0) and -1 (symbol 1).
 
-    With equal scores this is the share of the symbol 0 less the share of the others.
+    Args:
+        preference: score of the symbol 0, and minus that of the symbol 1; 0 for uniform attention.
     """
-    best = (scores == scores.max()).to(torch.float64)
-    return best @ torch.where(ids == 0, 1.0, -1.0).double() / best.sum()  # the sum is an integer, so a tie gives exactly 0
+    decoder = torch.zeros(1, 5, 2, 2, dtype=torch.float64)
+    decoder[0, 0, 1, 0] = preference  # query: of the seed's constant entry
+    decoder[0, 1, 0, 0] = decoder[0, 2, 0, 0] = 1  # key and value
+    embedding, seed = torch.tensor([[1.0, 0.0], [-1.0, 0.0]]).double(), torch.tensor([0.0, 1.0]).double()
+    return EncoderDecoder(embedding, torch.zeros(0, 5, 2, 2, dtype=torch.float64), decoder, seed)

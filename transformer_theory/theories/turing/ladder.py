@@ -12,6 +12,7 @@ Source: :cite:t:`perez2021attention`.
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,11 +23,12 @@ from ...core.sources import Source
 from ...core.statistics import LADDER_DRAWS
 from .claims.construction import without_tie_break
 from .claims.instances import Run, rewriting_runs
-from .construction import PerezTransformer
+from .construction import PerezTransformer, compile_machine
+from .machine import TuringMachine
 
 NAME, SOURCE = "turing", Source("perez2021attention")
-FLOAT64 = {"arithmetic": "float64"}
-STEPS = 300  # float64 never fails in them, float32 always
+FLOAT64: dict[str, Any] = {"arithmetic": "float64"}
+STEPS = 300  # float64 does not fail in them, float32 fails in most runs
 FIRST_ERROR = "share of the steps before the first error"
 NULL_KIND, VISITS = "symbols of random earlier times", "symbols of random visits of the same cell"
 
@@ -41,7 +43,7 @@ def chance(run: Run, draws: int, generator: torch.Generator) -> dict[str, np.nda
     """
     machine, trace = run.machine, run.reference
     codes = {symbol: number for number, symbol in enumerate(machine.alphabet)}
-    written = np.array([codes[machine.step(q, s)[1]] for q, s in zip(trace.states, trace.symbols)])
+    written = np.array([codes[symbol] for symbol in run.written])
     symbols, heads, times = np.array([codes[s] for s in trace.symbols]), np.array(trace.heads), np.arange(1, run.steps + 1)
     visited = np.array(trace.attended[1:]) < times - 1
     uniform = torch.rand(2, draws, run.steps, generator=generator, dtype=torch.float64).numpy()
@@ -56,17 +58,12 @@ def chance(run: Run, draws: int, generator: torch.Generator) -> dict[str, np.nda
     return shares
 
 
-def unchanged(transformer: PerezTransformer) -> PerezTransformer:
-    """Returns the construction as it is."""
-    return transformer
-
-
 def measure(
-    generator: torch.Generator, change: Callable[[PerezTransformer], PerezTransformer] = unchanged, **arithmetic
+    generator: torch.Generator, build: Callable[[TuringMachine], PerezTransformer] = compile_machine, **settings
 ) -> Iterator[Measurement]:
-    """Measures the mean share over a counter, a zigzag and a random walk that the generator draws; ``change`` changes the weights."""
+    """Measures the mean share over a counter, a zigzag and a random walk that the generator draws, with the weights of ``build``."""
     runs = rewriting_runs(generator, STEPS)
-    shares = [change(run.transformer).run(run.word, run.steps, **arithmetic).agreement(run.reference) for run in runs]
+    shares = [build(run.machine).run(run.word, run.steps, **settings).agreement(run.reference) for run in runs]
     draws = [chance(run, LADDER_DRAWS, generator) for run in runs]
     note = ", ".join(f"{run.name} {share:.2f}" for run, share in zip(runs, shares))
     for kind in (NULL_KIND, VISITS):
@@ -76,30 +73,29 @@ def measure(
         yield LADDER.row(NAME, float(np.mean(shares)), setting=setting, note=note, **columns)
 
 
-def _floating(name: str, relaxes: str, arithmetic: str) -> Rung:
-    return Rung(name, relaxes, partial(measure, arithmetic=arithmetic), "floating point")
+def without_inverse_square(machine: TuringMachine) -> PerezTransformer:
+    """Builds the transformer without the position 1/p^2."""
+    return without_tie_break(compile_machine(machine))
+
+
+def _rung(column: str, name: str, relaxes: str, *, covered: bool = False, **settings) -> Rung:
+    return Rung(name, relaxes, partial(measure, **settings), column, covered=covered)
 
 
 def _soft(power: int) -> Rung:
     relaxes = "hard-max attention (in float64)" if power == 12 else f"a larger inverse temperature than 1e{power}"
-    settings = {"arithmetic": "float64", "score": "softmax", "inverse_temperature": 10.0**power}
-    return Rung(f"softmax at 1e{power}", relaxes, partial(measure, **settings), "softmax")
+    return _rung("softmax", f"softmax at 1e{power}", relaxes, **FLOAT64, score="softmax", inverse_temperature=10.0**power)
 
 
 LADDER = Ladder(quantity=FIRST_ERROR, unit="share", side=">=", null_kind=NULL_KIND)
 LADDER = replace(
     LADDER,
     rungs=(
-        Rung("exact arithmetic", "", partial(measure, arithmetic="exact"), "exact construction", covered=True),
-        _floating("float64", "exact arithmetic", "float64"),
-        _floating("float32", "53 binary digits", "float32"),
-        _floating("bfloat16", "24 binary digits", "bfloat16"),
+        _rung("exact construction", "exact arithmetic", "", covered=True, arithmetic="exact"),
+        _rung("floating point", "float64", "exact arithmetic", **FLOAT64),
+        _rung("floating point", "float32", "53 binary digits", arithmetic="float32"),
+        _rung("floating point", "bfloat16", "24 binary digits", arithmetic="bfloat16"),
         *(_soft(power) for power in (12, 8, 6, 4, 3)),
-        Rung(
-            "positions p and 1/p",
-            "the position 1/p^2 (hard-max, float64)",
-            partial(measure, change=without_tie_break, **FLOAT64),
-            "relaxed encoding",
-        ),
+        _rung("relaxed encoding", "positions p and 1/p", "the position 1/p^2 (hard-max, float64)", build=without_inverse_square, **FLOAT64),
     ),
 )

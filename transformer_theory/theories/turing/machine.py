@@ -9,15 +9,23 @@ in them, writes what it reads and moves right.
 into a state that moves right over the whole word; there are no moves by 0. During the first n steps the head is then in cell i at time i.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+
+from ...core.validation import integers
 
 MOVES = {"L": -1, "S": 0, "R": 1}
 HALTING_MOVE = 1  # the move in a halting state; the construction needs a machine that always moves
 Transition = tuple[str, str, int]
 Table = Mapping[tuple[str, str], Transition]
+
+
+def check_type(name: str, value: object, kind: type) -> None:
+    """Raises TypeError if a value has another type."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}, got {type(value).__name__} {value!r}")
 
 
 @dataclass(frozen=True)
@@ -40,15 +48,25 @@ class Trace:
     def __len__(self) -> int:
         return len(self.states)
 
+    def wrong_times(self, other: "Trace", parts: tuple[str, ...] = ("states", "symbols", "heads")) -> list[int]:
+        """Returns the times at which one of the parts differs.
+
+        Raises:
+            ValueError: the traces have different lengths.
+        """
+        if len(self) != len(other):
+            raise ValueError(f"traces must have the same length, got {len(self)} and {len(other)} times; run both for the same steps")
+        pairs = (zip(getattr(self, part), getattr(other, part)) for part in parts)
+        return [time for time, row in enumerate(zip(*pairs)) if any(own != others for own, others in row)]
+
     def first_difference(self, other: "Trace") -> int | None:
-        """Returns the first time at which state, symbol or head differ; None if they agree at all times that both traces have."""
-        pairs = zip(self.states, self.symbols, self.heads, other.states, other.symbols, other.heads)
-        return next((time for time, (q, s, c, *rest) in enumerate(pairs) if [q, s, c] != rest), None)
+        """Returns the first time at which state, symbol or head differ; None if there is none."""
+        return next(iter(self.wrong_times(other)), None)
 
     def agreement(self, other: "Trace") -> float:
-        """Returns the number of steps before the first difference as a share of all steps."""
+        """Returns the number of steps before the first difference as a share of all steps; 0 if the times 0 differ."""
         first = self.first_difference(other)
-        return 1.0 if first is None else max(first - 1, 0) / (min(len(self), len(other)) - 1)
+        return 1.0 if first is None else max(first - 1, 0) / max(len(self) - 1, 1)
 
 
 @dataclass(frozen=True)
@@ -71,6 +89,7 @@ class TuringMachine:
         first_cell: cell of the head at time 0: 1, the first symbol of the word, or 0 in normal form.
 
     Raises:
+        TypeError: a name is not a text, or ``delta`` is not a table of transitions.
         ValueError: a name is repeated or unknown, a symbol is not one character, a transition is missing, leaves a halting state or has an
             unknown move, or ``first_cell`` is neither 0 nor 1.
     """
@@ -88,8 +107,11 @@ class TuringMachine:
         for name in ("states", "alphabet", "accept", "reject"):
             values = tuple(getattr(self, name))
             object.__setattr__(self, name, values)
+            for value in values:
+                check_type(f"an entry of {name}", value, str)
             if len(set(values)) < len(values):
                 raise ValueError(f"{name} must not repeat a name, got {', '.join(values)}; leave the second one out")
+        check_type("delta", self.delta, Mapping)
         object.__setattr__(self, "delta", dict(self.delta))
         if bad := [symbol for symbol in self.alphabet if len(symbol) != 1 or symbol.isspace()]:
             raise ValueError(f"symbols must be single characters other than spaces, got {bad[0]!r}; rename it")
@@ -104,7 +126,10 @@ class TuringMachine:
         self._check_table()
 
     def _check_table(self) -> None:
-        for (q, s), (target, written, move) in self.delta.items():
+        for key, value in self.delta.items():
+            if not (isinstance(key, tuple) and isinstance(value, tuple) and (len(key), len(value)) == (2, 3)):
+                raise TypeError(f"delta must map (state, symbol) to (state, symbol, move), got {key!r}: {value!r}")
+            (q, s), (target, written, move) = key, value
             entry = f"({q}, {s}) -> ({target}, {written}, {move})"
             if unknown := [state for state in (q, target) if state not in self.states]:
                 raise ValueError(f"a transition must use the states {', '.join(self.states)}, got {unknown[0]!r} in {entry}")
@@ -128,8 +153,15 @@ class TuringMachine:
         """Returns the next state, the symbol that is written and the move."""
         return (state, symbol, HALTING_MOVE) if state in self.halting else self.delta[state, symbol]
 
-    def check_word(self, word: str) -> None:
-        """Raises ValueError if a word holds a symbol outside the alphabet, or the blank."""
+    def check_run(self, word: str, steps: int) -> None:
+        """Checks a word and a number of steps.
+
+        Raises:
+            TypeError: the word is not a text, or ``steps`` not an integer.
+            ValueError: the word holds the blank or a symbol outside the alphabet, or ``steps`` is negative.
+        """
+        check_type("word", word, str)
+        integers(minimum=0, steps=steps)
         letters = [symbol for symbol in self.alphabet if symbol != self.blank]
         if foreign := [symbol for symbol in word if symbol not in letters]:
             expected = f"of the symbols {' '.join(letters)}" if letters else "empty, as there is no symbol but the blank"
@@ -139,11 +171,9 @@ class TuringMachine:
         """Yields state, head and tape at the times 0 to ``steps``. The tape, symbols by cell, is changed in place between the times.
 
         Raises:
-            ValueError: the word has foreign symbols, or ``steps`` is negative.
+            TypeError, ValueError: as in :meth:`check_run`.
         """
-        self.check_word(word)
-        if steps < 0:
-            raise ValueError(f"steps must be at least 0, got {steps}")
+        self.check_run(word, steps)
         tape, head, state = dict(enumerate(word, 1)), self.first_cell, self.start
         yield state, head, tape
         for _ in range(steps):
@@ -158,7 +188,7 @@ class TuringMachine:
             word: input, a string of symbols without blanks; may be empty.
             steps: number of steps T; a machine that has halted stays in its state.
         Raises:
-            ValueError: the word has foreign symbols, or ``steps`` is negative.
+            TypeError, ValueError: as in :meth:`check_run`.
         """
         states, symbols, heads, attended = [], [], [], []
         last: dict[int, int] = {}
@@ -243,7 +273,7 @@ class TuringMachine:
         """
         try:
             text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, UnicodeDecodeError, TypeError) as error:
             raise ValueError(f"a machine must be a readable text file, got {str(path)!r} ({error}); check the path") from error
         try:
             return cls.parse(text)
@@ -273,64 +303,38 @@ class TuringMachine:
             ValueError: a line does not parse, is given twice, or the start is missing (the message gives the line), or the machine is
                 incomplete.
         """
+        check_type("text", text, str)
         names: dict[str, list[str]] = {}
-        lines: dict[str, int] = {}
         table: dict[tuple[str, str], Transition] = {}
+        number = 1
         for number, raw in enumerate(text.splitlines(), 1):
-            words = raw.partition(";")[0].split()
-            if not words:
-                continue
-            if words[0] in ("start:", "accept:", "reject:", "blank:"):
-                key = words[0][:-1]
+            words, place = raw.partition(";")[0].split(), f"line {number}"
+            if words and words[0] in ("start:", "accept:", "reject:", "blank:"):
+                key, *values = words[0][:-1], *words[1:]
+                single = key in ("start", "blank")
                 if key in names:
-                    raise ValueError(f"line {number}: {key} must be given once, got it in line {lines[key]} as well; remove one")
-                if len(words) < 2 or (key in ("start", "blank") and len(words) > 2):
-                    raise ValueError(
-                        f"line {number}: {key}: needs {'one name' if key in ('start', 'blank') else 'names'}, got {raw.strip()!r}"
-                    )
-                names[key], lines[key] = words[1:], number
-                continue
-            if len(words) != 6 or words[2] != "->" or words[5] not in MOVES:
-                raise ValueError(f"line {number}: must read 'state symbol -> state symbol L|R|S', got {raw.strip()!r}; mend the line")
-            q, s, _, target, written, move = words
-            if bad := [symbol for symbol in (s, written) if len(symbol) != 1]:
-                raise ValueError(f"line {number}: symbols must be single characters, got {bad[0]!r}; rename it")
-            if (q, s) in table:
-                raise ValueError(f"line {number}: ({q}, {s}) must have one transition, got a second; remove one")
-            table[q, s] = (target, written, MOVES[move])
+                    raise ValueError(f"{place}: {key} must be given once, got a second line; remove one")
+                if not values or (single and len(values) > 1):
+                    raise ValueError(f"{place}: {key}: needs {'one name' if single else 'names'}, got {raw.strip()!r}")
+                names[key] = values
+            elif words:
+                if len(words) != 6 or words[2] != "->" or words[5] not in MOVES:
+                    raise ValueError(f"{place}: must read 'state symbol -> state symbol L|R|S', got {raw.strip()!r}; mend the line")
+                q, s, _, target, written, move = words
+                if bad := [symbol for symbol in (s, written) if len(symbol) != 1]:
+                    raise ValueError(f"{place}: symbols must be single characters, got {bad[0]!r}; rename it")
+                if (q, s) in table:
+                    raise ValueError(f"{place}: ({q}, {s}) must have one transition, got a second; remove one")
+                table[q, s] = (target, written, MOVES[move])
         if "start" not in names or not table:
             missing = "a line 'start: STATE'" if table else "a transition 'state symbol -> state symbol L|R|S'"
-            raise ValueError(f"line {max(1, len(text.splitlines()))}: the text must hold {missing}, got none up to here; add it")
-        blank = names.get("blank", ["#"])[0]
-        halting = (*names.get("accept", ()), *names.get("reject", ()))
-        entries = list(table.items())
-        states = dict.fromkeys((*names["start"], *(name for (q, _), (t, _, _) in entries for name in (q, t)), *halting))
-        alphabet = dict.fromkeys((blank, *(symbol for (_, s), (_, v, _) in entries for symbol in (s, v))))
-        return cls(
-            tuple(states), tuple(alphabet), table, names["start"][0], tuple(names.get("accept", ())), tuple(names.get("reject", ())), blank
-        )
+            raise ValueError(f"line {number}: the text must hold {missing}, got none up to here; add it")
+        accept, reject = (tuple(names.get(key, ())) for key in ("accept", "reject"))
+        return from_table(names["start"][0], table, accept, reject, names.get("blank", ["#"])[0])
 
 
-def recurrence(machine: TuringMachine, word: str, steps: int, *, delay: int) -> tuple[Sequence[str], Sequence[str]]:
-    r"""Computes states and symbols by the recurrences of the decoder, :math:`s^{(i+1)} = v^{(\ell(i+1) + \text{delay})}` for visited cells.
-
-    With delay 0 this is the machine itself. The survey's Lemma C.5 prints :math:`v^{(i+1)}` for the symbol written at time i, delay 1.
-
-    Args:
-        machine: machine in normal form.
-        word, steps: as in :meth:`TuringMachine.run`.
-        delay: number of steps between the visit of a cell and the written symbol that is taken for its content.
-    Returns:
-        The states and the symbols at the times 0 to ``steps``.
-    """
-    tape = dict(enumerate(word, 1))
-    states, symbols, written, last = [machine.start], [machine.blank], [], {}
-    head = machine.first_cell
-    for time in range(steps):
-        state, symbol, move = machine.step(states[-1], symbols[-1])
-        written.append(symbol)
-        last[head] = time
-        head += move
-        states.append(state)
-        symbols.append(written[min(last[head] + delay, time)] if head in last else tape.get(head, machine.blank))
-    return states, symbols
+def from_table(start: str, delta: Table, accept: tuple[str, ...] = (), reject: tuple[str, ...] = (), blank: str = "#") -> TuringMachine:
+    """Builds a machine whose states and symbols are those of its transitions."""
+    states = dict.fromkeys((start, *(name for (q, _), (target, _, _) in delta.items() for name in (q, target)), *accept, *reject))
+    alphabet = dict.fromkeys((blank, *(symbol for (_, s), (_, written, _) in delta.items() for symbol in (s, written))))
+    return TuringMachine(tuple(states), tuple(alphabet), delta, start, accept, reject, blank)

@@ -6,13 +6,13 @@ The head must come back to cells that it has rewritten: a machine that only swee
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from ...core.errors import nearest
-from .machine import MOVES, Transition, TuringMachine
+from ...core.validation import integers
+from .machine import MOVES, Transition, TuringMachine, check_type, from_table
 
 
 def increment() -> TuringMachine:
@@ -66,10 +66,9 @@ def zigzag(width: int) -> TuringMachine:
     """Moves ``width`` cells right, ``width`` cells left, and so on for ever; it flips the bit in each cell, a blank becomes a one.
 
     Raises:
-        ValueError: ``width`` is less than 1.
+        TypeError, ValueError: ``width`` is not an integer of at least 1.
     """
-    if width < 1:
-        raise ValueError(f"width must be at least 1 cell, got {width}")
+    integers(width=width)
     table: dict[tuple[str, str], Transition] = {}
     for k in range(2 * width):
         direction = 1 if k < width else -1
@@ -84,10 +83,12 @@ def random_walk(period: int, generator: torch.Generator) -> TuringMachine:
     The symbol that a state writes depends on the symbol that it reads, so a wrong symbol spreads.
 
     Raises:
-        ValueError: ``period`` is not a positive even number.
+        TypeError, ValueError: ``period`` is not a positive even number, or ``generator`` not a torch.Generator.
     """
-    if period < 2 or period % 2:
-        raise ValueError(f"period must be a positive even number of steps, got {period}; a walk that returns has as many left as right")
+    integers(period=period)
+    check_type("generator", generator, torch.Generator)
+    if period % 2:
+        raise ValueError(f"period must be an even number of steps, got {period}; a walk that returns has as many left as right")
     order = torch.randperm(period, generator=generator).tolist()
     shifts = torch.randint(3, (period,), generator=generator).tolist()
     alphabet = ("#", "0", "1")
@@ -102,10 +103,10 @@ def random_machine(states: int, generator: torch.Generator) -> TuringMachine:
     """A machine with a random table: ``states`` states that never halt, three symbols, moves by -1, 0 and 1.
 
     Raises:
-        ValueError: ``states`` is less than 1.
+        TypeError, ValueError: ``states`` is not an integer of at least 1, or ``generator`` not a torch.Generator.
     """
-    if states < 1:
-        raise ValueError(f"states must be at least 1, got {states}")
+    integers(states=states)
+    check_type("generator", generator, torch.Generator)
     alphabet = ("#", "0", "1")
     draws = torch.randint(2**30, (states, 3, 3), generator=generator).tolist()
     table: dict[tuple[str, str], Transition] = {}
@@ -115,25 +116,16 @@ def random_machine(states: int, generator: torch.Generator) -> TuringMachine:
     return TuringMachine(tuple(f"r{q}" for q in range(states)), alphabet, table, "r0", ())
 
 
-@dataclass(frozen=True)
-class Program:
-    """A machine of the library, with a word to run it on."""
-
-    make: Callable[[], TuringMachine]
-    word: str
-
-
-LIBRARY = {
-    "increment": Program(increment, "1011"),
-    "palindromes": Program(palindromes, "abba"),
-    "equal_blocks": Program(equal_blocks, "aabb"),
-    "parity": Program(parity, "abab"),
-    "busy_beaver_3": Program(busy_beaver_3, ""),
-    "busy_beaver_4": Program(busy_beaver_4, ""),
-    "repeated_counter": Program(repeated_counter, "00000000"),
-    "zigzag_5": Program(lambda: zigzag(5), ""),
-    "zigzag_20": Program(lambda: zigzag(20), ""),
-    "random_walk": Program(lambda: random_walk(60, torch.Generator().manual_seed(0)), ""),
+LIBRARY: dict[str, tuple[Callable[[], TuringMachine], str]] = {
+    "increment": (increment, "1011"),
+    "palindromes": (palindromes, "abba"),
+    "equal_blocks": (equal_blocks, "aabb"),
+    "parity": (parity, "abab"),
+    "busy_beaver_3": (busy_beaver_3, ""),
+    "busy_beaver_4": (busy_beaver_4, ""),
+    "repeated_counter": (repeated_counter, "00000000"),
+    "zigzag_5": (lambda: zigzag(5), ""),
+    "random_walk": (lambda: random_walk(60, torch.Generator().manual_seed(0)), ""),
 }
 """Machines by name, each with an example of a word."""
 
@@ -142,10 +134,12 @@ def find(name: str) -> TuringMachine:
     """Returns a machine of the library, or reads the text file of this path.
 
     Raises:
+        TypeError: the name is not a text.
         ValueError: the name is neither a machine of the library nor a readable file, or the file does not describe a machine.
     """
+    check_type("name", name, str)
     if name in LIBRARY:
-        return LIBRARY[name].make()
+        return LIBRARY[name][0]()
     if "/" in name or "." in name or Path(name).exists():
         return TuringMachine.load(name)
     raise ValueError(f"machine must be the path of a file or one of {', '.join(LIBRARY)}, got {name!r}{nearest(name, LIBRARY)}")
@@ -153,10 +147,5 @@ def find(name: str) -> TuringMachine:
 
 def _table(start: str, accept: tuple[str, ...], rows: str, *, reject: tuple[str, ...] = (), blank: str = "#") -> TuringMachine:
     """Builds a machine from rows "state symbol state symbol move"."""
-    table: dict[tuple[str, str], Transition] = {}
-    for row in rows.split(", "):
-        q, s, target, written, move = row.split()
-        table[q, s] = (target, written, MOVES[move])
-    states = dict.fromkeys((start, *(name for (q, _), (t, _, _) in table.items() for name in (q, t)), *accept, *reject))
-    alphabet = dict.fromkeys((blank, *(s for _, s in table)))
-    return TuringMachine(tuple(states), tuple(alphabet), table, start, accept, reject, blank)
+    split = (row.split() for row in rows.split(", "))
+    return from_table(start, {(q, s): (target, written, MOVES[move]) for q, s, target, written, move in split}, accept, reject, blank)

@@ -39,15 +39,24 @@ class Run:
         """The machine's own trace."""
         return self.machine.run(self.word, self.steps)
 
+    @cached_property
+    def written(self) -> tuple[str, ...]:
+        """The symbol that the machine writes at each time."""
+        return tuple(self.machine.step(q, s)[1] for q, s in zip(self.reference.states, self.reference.symbols))
+
+    def trace(self, **settings) -> Trace:
+        """Returns the transformer's trace; the settings are those of :meth:`.PerezTransformer.run`."""
+        return self.transformer.run(self.word, self.steps, **settings)
+
 
 def integer(low: int, high: int, generator: torch.Generator) -> int:
     """Draws an integer from ``low`` to ``high``."""
     return int(torch.randint(low, high + 1, (), generator=generator))
 
 
-def bits(length: int, generator: torch.Generator) -> str:
-    """Draws a word of zeros and ones."""
-    return "".join(map(str, torch.randint(2, (length,), generator=generator).tolist()))
+def letters(length: int, generator: torch.Generator, symbols: str = "01") -> str:
+    """Draws a word of two symbols."""
+    return "".join(symbols[k] for k in torch.randint(2, (length,), generator=generator).tolist())
 
 
 def rewriting_runs(generator: torch.Generator, steps: int) -> tuple[Run, ...]:
@@ -63,9 +72,11 @@ def rewriting_runs(generator: torch.Generator, steps: int) -> tuple[Run, ...]:
 
 def random_run(generator: torch.Generator, steps: int) -> Run:
     """Draws a machine with four states and a random table, and a word of six bits."""
-    return Run("random table", random_machine(4, generator).normalise(), bits(6, generator), steps)
+    return Run("random table", random_machine(4, generator).normalise(), letters(6, generator), steps)
 
 
-def early_walk(generator: torch.Generator, steps: int) -> Run:
-    """Draws a walk over a word of 20 bits that starts on cell 0 and does not read the word first: it is not in normal form."""
-    return Run("random walk", replace(random_walk(40, generator), first_cell=0), bits(20, generator), steps)
+def runs_without_normal_form(generator: torch.Generator, walks: int) -> tuple[Run, ...]:
+    """Draws a random table with moves by 0, and walks over words of 20 bits that start on cell 0 and do not read the word first."""
+    machines = [replace(random_walk(40, generator), first_cell=0) for _ in range(walks)]
+    early = (Run("random walk", machine, letters(20, generator), 60) for machine in machines)
+    return Run("random table", random_machine(4, generator), letters(6, generator), 30), *early

@@ -12,6 +12,7 @@ from ....core.plotting import COLOURS, axes, caption, shades, style, text_figure
 from ....core.result import Result
 from ....core.sources import Source
 from ..claims.instances import Run
+from ..claims.precision import sufficient_inverse_temperature
 from ..ladder import NAME
 from ..machines import random_walk, repeated_counter, zigzag
 from ..retrieval import first_wrong_retrieval
@@ -46,33 +47,27 @@ class Precision(RandomExperiment):
         """Three hundred steps and fewer points."""
         return cls(steps=300, digits=(8, 16, 24), powers=(3, 6, 9, 12))
 
-    def runs(self) -> dict[str, Run]:
-        """The machines by name."""
-        walk = random_walk(self.period, self.generator())
+    def runs(self) -> list[Run]:
+        """The machines, in normal form."""
         machines = {f"zigzag of width {width}": (zigzag(width), "") for width in self.widths}
-        machines |= {f"counter of {self.counter} digits": (repeated_counter(), "0" * self.counter), "random walk": (walk, "")}
-        return {name: Run(name, machine.normalise(), word, self.steps) for name, (machine, word) in machines.items()}
+        machines[f"counter of {self.counter} digits"] = (repeated_counter(), "0" * self.counter)
+        machines["random walk"] = (random_walk(self.period, self.generator()), "")
+        return [Run(name, machine.normalise(), word, self.steps) for name, (machine, word) in machines.items()]
 
     def measure(self) -> Iterator[Measurement | Arrays]:
         """Yields the first errors by machine and arithmetic; a run without error has no value."""
-        arrays: dict[str, list] = {"types": [], "retrieval": [], "soft": []}
-        for name, run in self.runs().items():
-            found = []
-            for arithmetic in TYPES:
-                trace = run.transformer.run(run.word, run.steps, arithmetic=arithmetic)  # pyright: ignore[reportArgumentType]
-                found.append(trace.first_difference(run.reference))
-                yield self._row(FIRST, found[-1], f"{name}, {arithmetic}")
-            arrays["types"].append(found)
-            found = [first_wrong_retrieval(run.reference, digits=digits) for digits in self.digits]
-            yield from (self._row(RETRIEVAL, step, f"{name}, {digits} digits") for digits, step in zip(self.digits, found))
-            arrays["retrieval"].append(found)
-            found = []
-            for power in self.powers:
-                trace = run.transformer.run(run.word, run.steps, arithmetic="float64", score="softmax", inverse_temperature=10.0**power)
-                found.append(trace.first_difference(run.reference))
-                yield self._row(FIRST, found[-1], f"{name}, softmax at 1e{power}")
-            arrays["soft"].append(found)
-        yield Arrays({f"{NAME}/{key}": np.array(values, dtype=float) for key, values in arrays.items()})
+        softmax = {"arithmetic": "float64", "score": "softmax"}
+        settings = {kind: {"arithmetic": kind} for kind in TYPES}
+        settings |= {f"softmax at 1e{power}": {**softmax, "inverse_temperature": 10.0**power} for power in self.powers}
+        rows, retrievals = [], []
+        for run in self.runs():
+            rows.append([run.trace(**each).first_difference(run.reference) for each in settings.values()])
+            yield from (self._row(FIRST, step, f"{run.name}, {name}") for name, step in zip(settings, rows[-1]))
+            retrievals.append([first_wrong_retrieval(run.reference, digits) for digits in self.digits])
+            yield from (self._row(RETRIEVAL, step, f"{run.name}, {digits} digits") for digits, step in zip(self.digits, retrievals[-1]))
+        first = np.array(rows, dtype=float)
+        arrays = {"types": first[:, : len(TYPES)], "soft": first[:, len(TYPES) :], "retrieval": np.array(retrievals, dtype=float)}
+        yield Arrays({f"{NAME}/{key}": values for key, values in arrays.items()})
 
     def _row(self, quantity: str, step: int | None, setting: str) -> Measurement:
         reason = "" if step is not None else f"no error in {self.steps} steps"
@@ -83,35 +78,33 @@ class Precision(RandomExperiment):
         """Plots the first error against the binary digits, with the law of the cube root, and against the inverse temperature."""
         if f"{NAME}/types" not in result.arrays:
             return text_figure(f"{self.name}: nothing was measured")
-        types, retrieval, soft = (result.arrays[f"{NAME}/{key}"] for key in ("types", "retrieval", "soft"))
         from matplotlib.ticker import ScalarFormatter
 
-        names = list(self.runs())
+        types, retrieval, soft = (result.arrays[f"{NAME}/{key}"] for key in ("types", "retrieval", "soft"))
         figure, (left, right) = axes(1, 2, height=3.3)
-        for k, (name, tint) in enumerate(zip(names, shades(len(names)))):
-            left.plot(self.digits, retrieval[k], color=tint, linewidth=1.3, label=name)
-            for digits, step in zip(TYPES.values(), types[k]):
-                if np.isfinite(step):
-                    left.plot(digits, step, "o", color=tint, markersize=4.5)
-            right.plot(self.powers, soft[k], color=tint, marker="o", markersize=3, linewidth=1.3, label=name)
+        runs = self.runs()
+        for k, (run, tint) in enumerate(zip(runs, shades(len(runs)))):
+            left.plot(self.digits, retrieval[k], color=tint, linewidth=1.3, label=run.name)
+            left.plot(list(TYPES.values()), types[k], "o", color=tint, markersize=4.5)
+            right.plot(self.powers, soft[k], color=tint, marker="o", markersize=3, linewidth=1.3)
         law = np.array([min(self.digits), max(self.digits)], dtype=float)
-        scale = (4 / 3 * 2.0**law / 10) ** (1 / 3)
         dashed = {"color": COLOURS["null"], "linestyle": (0, (4, 3)), "linewidth": 1.0}
-        left.plot(law, scale, label="cube-root law", **dashed)
+        left.plot(law, (4 / 3 * 2.0**law / 10) ** (1 / 3), label="cube-root law", **dashed)
         steps = np.geomspace(10, self.steps, 100)
-        bound = 0.75 * steps**5 * (steps * np.log(2) + 6 * np.log(steps))
-        keep = np.log10(bound) <= max(self.powers)
-        right.plot(np.log10(bound)[keep], steps[keep], label="sufficient", **dashed)
-        left.set(title="Finite precision, hard-max", xlabel="binary digits", ylabel="step of the first error", yscale="log")
-        right.set(title="Softmax, float64", xlabel="$\\log_{10}$ inverse temperature", ylabel="step of the first error", yscale="log")
+        bound = np.log10([sufficient_inverse_temperature(count) for count in steps])
+        keep = bound <= max(self.powers)
+        right.plot(bound[keep], steps[keep], label="sufficient (turing/softmax)", **dashed)
+        left.set(title="Finite precision, hard-max", xlabel="binary digits", xlim=(min(self.digits) - 1, max(self.digits) + 1))
+        right.set(title="Softmax, float64", xlabel="$\\log_{10}$ inverse temperature")
         for ax in (left, right):
+            ax.set(ylabel="step of the first error", yscale="log")
             ax.yaxis.set_major_formatter(ScalarFormatter())
-        left.legend(loc="upper left")
+            ax.legend(loc="upper left")
         caption(
             figure,
             "Left: curves, the third layer alone with scores rounded to so many digits; dots, whole runs in bfloat16 (8 digits) and "
-            f"float32 (24). Runs without error in {self.steps} steps are left out, such as all in float64. Dashed: left, the scale "
-            "$(4/(3u|c|))^{1/3}$ with $|c| = 10$ and $u = 2^{-\\mathrm{digits}}$; right, the steps for which the bound of turing/softmax "
+            f"float32 (24). Runs without error in {self.steps} steps are left out, such as all in float64. Dashed: the cube-root law "
+            "for the cell 10, from about 20 digits on. Right: the same machines; dashed, the steps for which the bound of turing/softmax "
             "suffices.",
         )
         return figure

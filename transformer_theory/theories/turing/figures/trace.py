@@ -5,25 +5,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, get_args
 
 import numpy as np
+import torch
 
 from ....core.experiment import Experiment, setting
 from ....core.measurement import Arrays, Measurement, judge
 from ....core.plotting import COLOURS, axes, caption, colour, heatmap, style, text_figure
 from ....core.result import Result
 from ....core.sources import Source
-from ..construction import Arithmetic, check_choice, compile_machine
+from .. import exact, floating
+from ..construction import Arithmetic, PerezTransformer, check_choice, compile_machine
 from ..ladder import FIRST_ERROR, NAME
 from ..machine import Trace, TuringMachine
-from ..machines import find
-from ..retrieval import products
+from ..machines import LIBRARY, find
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SOURCE = Source("perez2021attention")
 HALTED, SIZE = "steps until the machine halts", "size of a token"
-MOST_STEPS = 400  # for a machine that does not halt
-LARGEST_MAP = 200  # number of times up to which the map of the scores is drawn cell by cell
+MOST_STEPS = 400  # of a machine that does not halt, and of the picture
+EXAMPLE = "example"
+TINTS = ("#F1F3F5", "#9CC3E6", "#F2B279", "#A8D5A2", "#D8A6CF", "#C9C9A0")
 
 
 def space_time(machine: TuringMachine, trace: Trace, word: str) -> tuple[np.ndarray, int]:
@@ -47,6 +49,23 @@ def space_time(machine: TuringMachine, trace: Trace, word: str) -> tuple[np.ndar
     return np.stack(rows), low
 
 
+def run_with_scores(transformer: PerezTransformer, word: str, steps: int, arithmetic: str) -> tuple[Trace, np.ndarray]:
+    """Runs the transformer.
+
+    Returns:
+        The trace, and the scores of the third layer at the first times, [queries, keys], with NaN for keys that are not allowed.
+    """
+    scores = np.full((min(steps, MOST_STEPS),) * 2, np.nan)
+    if arithmetic == "exact":
+        found = list(transformer.steps(word, steps))
+        for row, step in zip(scores, found[1:]):
+            row[: len(step.scores)] = step.scores
+        return exact.trace(found), scores.astype(np.float32)
+    filled = torch.tensor(scores)
+    trace = floating.trace(transformer, word, steps, dtype=getattr(torch, arithmetic), all_scores=filled)
+    return trace, filled.float().numpy()
+
+
 @dataclass(frozen=True)
 class TraceRun(Experiment):
     """A transformer runs a machine on a word: the tape over time with the path of the head, and the scores of the third layer.
@@ -58,7 +77,7 @@ class TraceRun(Experiment):
     """
 
     machine: str = setting("increment", help="name of a machine of the library, or path of a text file")
-    word: str = setting("1011", help="input of the machine")
+    word: str = setting(EXAMPLE, help=f"input of the machine; {EXAMPLE!r}: the library's word for it, and the empty word for a file")
     steps: int = setting(0, ge=0, le=5000, help=f"number of steps; 0: until the machine halts, at most {MOST_STEPS}")
     arithmetic: str = setting("exact", help=f"one of {', '.join(get_args(Arithmetic))}")
 
@@ -77,10 +96,11 @@ class TraceRun(Experiment):
         """
         transformer = compile_machine(find(self.machine))
         machine = transformer.machine
-        halted = machine.halting_time(self.word, self.steps or MOST_STEPS)
+        word = LIBRARY.get(self.machine, (None, ""))[1] if self.word == EXAMPLE else self.word
+        halted = machine.halting_time(word, self.steps or MOST_STEPS)
         steps = self.steps or halted or MOST_STEPS
-        trace = transformer.run(self.word, steps, arithmetic=self.arithmetic)  # pyright: ignore[reportArgumentType]
-        reference = machine.run(self.word, steps)
+        trace, scores = run_with_scores(transformer, word, steps, self.arithmetic)
+        reference = machine.run(word, steps)
         share, first = trace.agreement(reference), trace.first_difference(reference)
         covered = self.arithmetic == "exact"
         yield Measurement(
@@ -98,15 +118,15 @@ class TraceRun(Experiment):
             note=f"{steps} steps, no error" if first is None else f"{steps} steps, first error at step {first}",
         )
         accepted = "accepts" if reference.states[-1] in machine.accept else "does not accept"
+        note = f"{accepted} {word!r}; with the steps of the normal form, which first reads the word"
         reason = "" if halted is not None else f"the machine does not halt in {steps} steps"
-        yield Measurement(NAME, "figure", HALTED, halted, unit="steps", reason=reason, note=f"{accepted} {self.word!r}", source=SOURCE)
+        yield Measurement(NAME, "figure", HALTED, halted, unit="steps", reason=reason, note=note, source=SOURCE)
         predicted = 2 * len(machine.states) + 4 * len(machine.alphabet) + 11
         yield Measurement(NAME, "figure", SIZE, float(transformer.d), predicted=float(predicted), source=SOURCE)
-        tape, low = space_time(machine, trace, self.word)
-        arrays = {"tape": tape, "low": np.array(low), "heads": np.array(trace.heads), "attended": np.array(trace.attended)}
-        arrays["wrong"] = np.array([-1 if first is None else first])
-        arrays["alphabet"] = np.array([ord(symbol) for symbol in machine.alphabet])
-        yield Arrays({f"{NAME}/{name}": values for name, values in arrays.items()})
+        tape, low = space_time(machine, trace, word)
+        arrays = {"tape": tape, "low": low, "heads": trace.heads, "attended": trace.attended, "scores": scores}
+        arrays |= {"wrong": [-1 if first is None else first], "alphabet": [ord(symbol) for symbol in machine.alphabet]}
+        yield Arrays({f"{NAME}/{name}": np.array(values) for name, values in arrays.items()})
 
     @style()
     def plot(self, result: Result) -> "Figure":
@@ -117,54 +137,43 @@ class TraceRun(Experiment):
         from matplotlib.patches import Patch
         from matplotlib.ticker import MaxNLocator
 
-        a = {name: result.arrays[f"{NAME}/{name}"] for name in ("tape", "low", "heads", "attended", "wrong", "alphabet")}
-        tape, low, wrong = a["tape"], int(a["low"]), int(a["wrong"][0])
+        names = ("tape", "low", "heads", "attended", "scores", "wrong", "alphabet")
+        tape, low, heads, attended, scores, (wrong,), alphabet = (result.arrays[f"{NAME}/{name}"] for name in names)
+        tape, heads, count = tape[: MOST_STEPS + 1], heads[: min(len(tape), MOST_STEPS + 1)], len(scores)
         figure, (left, right) = axes(1, 2, height=4.2)
-        symbols = [chr(code) for code in a["alphabet"]]
-        tints = ["#F1F3F5", "#9CC3E6", "#F2B279", "#A8D5A2", "#D8A6CF", "#C9C9A0"]
-        tints = [tints[k % len(tints)] for k in range(len(symbols))]
-        shown = ListedColormap(tints)
+        tints = [TINTS[k % len(TINTS)] for k in range(len(alphabet))]
         extent = (low - 0.5, low + tape.shape[1] - 0.5, len(tape) - 0.5, -0.5)
-        left.imshow(tape, cmap=shown, vmin=-0.5, vmax=len(symbols) - 0.5, aspect="auto", interpolation="nearest", extent=extent)
-        left.plot(
-            a["heads"][: len(tape)],
-            np.arange(len(tape)),
-            color=colour(NAME),
-            linewidth=1.2,
-            marker="o",
-            markersize=2.2 if len(tape) < 60 else 0,
-        )
+        left.imshow(tape, cmap=ListedColormap(tints), vmin=-0.5, vmax=len(tints) - 0.5, interpolation="nearest", extent=extent)
+        left.plot(heads, np.arange(len(heads)), color=colour(NAME), linewidth=1.2, marker="o", markersize=2.2 if len(tape) < 60 else 0)
         left.grid(False)
         left.set(title="Tape and head", xlabel="cell", ylabel="time")
         left.legend(
-            handles=[Patch(facecolor=tint, edgecolor="#B8BFC6", label=symbol) for tint, symbol in zip(tints, symbols)],
+            handles=[Patch(facecolor=tint, edgecolor="#B8BFC6", label=chr(code)) for tint, code in zip(tints, alphabet)],
             loc="lower center",
             bbox_to_anchor=(0.5, 1.06),
             ncols=6,
             handlelength=1,
             handleheight=1,
         )
-        last = min(len(a["heads"]), LARGEST_MAP + 1)
-        size = products(a["heads"][:last].tolist()).abs().numpy()
         with np.errstate(divide="ignore"):
-            heatmap(
-                right, np.where(np.isfinite(size), np.log10(size), np.nan), "$\\log_{10}\\, |\\langle q_i, k_j \\rangle|$", cmap="viridis_r"
-            )
-        rows = np.arange(last - 1)
-        right.plot(a["attended"][1:last], rows, "o", color=colour(NAME), markersize=max(1.2, 3.4 - last / 60), markeredgewidth=0)
-        right.set(title="Third layer", xlabel="key: time j", ylabel="query: time i")
+            image = heatmap(right, np.log10(-scores), "minus the score, $\\log_{10}\\, |\\langle q_i, k_j \\rangle|$", cmap="Blues")
+        # The query of time i generates the token of time i + 1, so both panels have the same vertical axis.
+        image.set_extent((-0.5, count - 0.5, count + 0.5, 0.5))
+        size = max(1.2, 3.4 - count / 60)
+        right.plot(attended[1 : count + 1], np.arange(1, count + 1), "o", color=colour(NAME), markersize=size, markeredgewidth=0)
+        right.set(title="Third layer", xlabel="key: time j", ylabel="time i + 1 that the query generates")
         for ax in (left, right):
+            ax.set(aspect="auto", ylim=(count + 0.5, -0.5))
             for axis in (ax.xaxis, ax.yaxis):
                 axis.set_major_locator(MaxNLocator(integer=True, nbins=6))
             if wrong >= 0:
                 ax.axhline(wrong, color=COLOURS["null"], linewidth=1.0, linestyle=(0, (4, 3)))
-        text = (
-            "Left: the tape before each step, as the transformer reads it, with the head. Right: scores of the third layer; the dot is the "
-        )
-        text += "position to which the query attends, the latest visit of the next cell."
+        text = "Left: the tape before each step, as the transformer reads it, with the head. Right: scores of the third layer"
+        text += f" in {self.arithmetic if self.arithmetic != 'exact' else 'exact arithmetic'}; the dot is the position to which the query "
+        text += "attends, the latest visit of the cell" + (" up to the first error." if wrong >= 0 else ".")
         if wrong >= 0:
             text += f" Dashed: the first error, at step {wrong}."
-        if last < len(a["heads"]):
-            text += f" Right: the first {LARGEST_MAP} times."
+        if count < len(attended) - 1:
+            text += f" The first {count} steps."
         caption(figure, text)
         return figure

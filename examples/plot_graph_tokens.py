@@ -2,7 +2,7 @@
 Which graphs can a transformer on node and edge tokens distinguish?
 ===================================================================
 
-Fifteen attention heads compute every equivariant layer of order two, and such networks see exactly what colour refinement sees.
+Fifteen attention heads compute every equivariant layer of order two, and such networks see no more than colour refinement does.
 
 First the heads and their error, then a layer by attention, then graphs that no network of order two distinguishes, and what Laplacian
 identifiers change; last, a set of molecules' skeletons.
@@ -31,7 +31,7 @@ for identifiers in ("orthonormal", "laplacian", graph_tokens.Simplex(), graph_to
     print(f"{identifiers}: worst error of an attention weight at a = 1, 5, 10, 20: {', '.join(f'{error:.2g}' for error in errors)}")
 
 # %%
-# The maps beside the patterns; with three dimensions fewer than nodes nothing of this is left. Heads that learn find the same maps.
+# The maps beside the patterns; with three dimensions fewer than nodes nothing of this is left. Heads that learn reach the same maps.
 experiment = Maps(nodes=5, steps=150)
 figure = experiment.plot(experiment.run())
 

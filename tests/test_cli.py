@@ -3,6 +3,7 @@
 import importlib
 import json
 
+import networkx
 import pytest
 
 from tests.stand_in import THEORY, install, process
@@ -11,6 +12,7 @@ from transformer_theory.cli import main
 from transformer_theory.cli.terminal import console
 from transformer_theory.core.measurement import Measurement, Table
 from transformer_theory.core.result import Result
+from transformer_theory.data import Graphs
 from transformer_theory.report import terminal
 
 COMPARE = importlib.import_module("transformer_theory.compare")
@@ -208,3 +210,12 @@ def test_provenance_of_a_run_is_json(tmp_path):
     head = json.loads((tmp_path / "coin" / "result.json").read_text())
     assert head["sources"] == [{"key": "tian2023scan", "locator": "Sec. 2"}]
     assert head["provenance"]["seed"] == 0
+
+
+def test_compare_reads_graphs(written, tmp_path):
+    networkx.write_edgelist(networkx.path_graph(4), tmp_path / "mine.edgelist")
+    for number, path in enumerate((tmp_path / "mine.edgelist", tmp_path)):
+        assert main(["compare", "--data", str(path), "--out", str(tmp_path / f"run{number}")]) == 0
+        graphs = written[number][0]
+        assert isinstance(graphs, Graphs)
+        assert (len(graphs), graphs.names) == (1, ("mine",))

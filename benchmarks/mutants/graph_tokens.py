@@ -68,7 +68,11 @@ MUTANTS = (
         f"{GRAPH}.identifiers.Laplacian.__call__", "vectors * signs", "vectors.abs() * signs", "swapped function", "absolute eigenvectors"
     ),
     Mutant(
-        f"{GRAPH}.identifiers.Laplacian.__call__", "vectors * signs", "vectors", "dropped factor", "eigenvectors with the solver's signs"
+        f"{GRAPH}.baselines.GraphAttention.__call__",
+        "(matrix + torch.eye",
+        "(matrix.triu() + torch.eye",
+        "swapped function",
+        "graph attention to neighbours of larger number only",
     ),
     # Layers and networks.
     Mutant(

@@ -60,6 +60,11 @@ def test_graphs_that_are_not_simple_are_refused(graphs, message):
 def test_other_mistakes_are_named():
     with pytest.raises(TypeError, match="graph 0 must be a networkx graph, got list"):
         Graphs([[(0, 1)]])
+    with pytest.raises(TypeError, match=r"graphs must be a sequence of graphs, got a single Graph; pass Graphs\(\[graph\]\)"):
+        Graphs(PATH)
+    for data in (PATH, [PATH]):
+        with pytest.raises(TypeError, match=r"data must be .* got (Graph|list); graphs: Graphs\(\[...\]\)"):
+            tt.compare(data, theories=[READS])
     with pytest.raises(ValueError, match="one name for each of the 2 graphs, got 1"):
         Graphs([PATH, PATH], ("a",))
 
@@ -74,10 +79,24 @@ def test_files_and_folders_are_read(tmp_path):
     assert Graphs.load(tmp_path / "b.graphml").names == ("b",)
 
 
+def test_edge_lists_of_networkx_are_read(tmp_path):
+    """By default networkx writes ``0 1 {}``, and lists of weights have a third word as well."""
+    nx.write_edgelist(PATH, tmp_path / "plain.edgelist")
+    nx.write_edgelist(nx.Graph([(0, 1, {"a": 1, "b": 2}), (1, 2)]), tmp_path / "data.edgelist")
+    nx.write_weighted_edgelist(nx.Graph([(0, 1, {"weight": 0.5}), (1, 2, {"weight": 2})]), tmp_path / "weights.edges")
+    assert [sorted(graph.edges) for graph in Graphs.load(tmp_path).graphs] == [[(0, 1), (1, 2)], [(0, 1), (1, 2), (2, 3)], [(0, 1), (1, 2)]]
+
+
+def test_files_of_one_stem_have_whole_names(tmp_path):
+    for name in ("hex.edgelist", "hex.edges", "path.edgelist"):
+        nx.write_edgelist(PATH, tmp_path / name)
+    assert Graphs.load(tmp_path).names == ("hex.edgelist", "hex.edges", "path")
+
+
 def test_files_that_are_no_graphs_are_named(tmp_path):
     bad = tmp_path / "bad.edgelist"
-    bad.write_text("a b\nc d 1\n")
-    with pytest.raises(ValueError, match=r"line 2 of .*bad.edgelist must hold one or two names of nodes, got 'c d 1'"):
+    bad.write_bytes("é f\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"bad.edgelist must be text in UTF-8"):
         Graphs.load(bad)
     xml = tmp_path / "bad.graphml"
     xml.write_text("no xml")

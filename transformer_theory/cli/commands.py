@@ -16,11 +16,12 @@ def compare_theories(options: argparse.Namespace) -> int:
         ValueError: data, theories or networks are unknown or do not fit.
         OSError: the folder exists or cannot be written, or a network does not exist.
     """
-    from .. import data, report
-    from ..compare import compare
+    from .. import report
+    from ..compare import compare, read
     from ..core.files import atomic_directory
     from ..core.parallel import workers
     from ..core.result import Result
+    from ..data import TokenData
     from ..data.image_sets import image_tokens, images
     from ..report import terminal
     from ..theories import choose
@@ -43,8 +44,8 @@ def compare_theories(options: argparse.Namespace) -> int:
             arguments["models"] = [network_file(path) for path in options.models]
             inputs = images(options.data, size=options.size)
         else:
-            inputs = data.load(options.data) if options.size is None else image_tokens(options.data, size=options.size)
-            if inputs.labels is not None and len(inputs.labels.unique()) < 2:
+            inputs = read(options.data)[0] if options.size is None else image_tokens(options.data, size=options.size)
+            if isinstance(inputs, TokenData) and inputs.labels is not None and len(inputs.labels.unique()) < 2:
                 single = f"only class {int(inputs.labels[0])}"
                 raise ValueError(f"{options.data}: labels must name at least two classes, got {single}; add a class, or leave labels out")
         processes = available_threads() if options.workers is None else options.workers

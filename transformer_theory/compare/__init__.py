@@ -96,7 +96,7 @@ def compare(
     seeds, claim_seeds = seed_numbers("seeds", seeds), seed_numbers("claim_seeds", claim_seeds, minimum=0)
     integers(steps=steps)
     usable_device(device)
-    source, stored = _read(data, models, device)
+    source, stored = read(data, models, device)
     if isinstance(source, Graphs):
         theories, recipes = _of_graphs(theories, source), ()
     with (
@@ -131,10 +131,16 @@ def compare(
     return Result("compare", settings, Table(rows), arrays, verifications, sources, record)
 
 
-def _read(
-    data: Data, models: Sequence[str | Path | Saved], device: str
+def read(
+    data: Data, models: Sequence[str | Path | Saved] = (), device: str = "cpu"
 ) -> tuple[TokenData | Graphs | tuple[Images, Images], list[StoredNetwork]]:
-    """Reads the data and the models. With models, a name or path is read as images, otherwise as tokens; images stay images."""
+    """Reads the data and the models. With models, a name or path is read as images, otherwise as tokens or graphs; images stay images.
+
+    Raises:
+        TypeError: the data are of another type, such as a networkx graph.
+    """
+    if not isinstance(data, TokenData | Graphs | tuple | str | Path):
+        raise TypeError(f"data must be TokenData, Graphs, images, a name or a path, got {type(data).__name__}; graphs: Graphs([...])")
     if isinstance(data, str | Path) and _holds_graphs(Path(data)):
         data = Graphs.load(data)
     if isinstance(data, TokenData | Graphs):

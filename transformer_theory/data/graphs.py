@@ -32,7 +32,7 @@ class Graphs:
 
     Raises:
         ValueError: there is no graph, a graph is directed, has parallel edges, self-loops or no node, or the names do not fit.
-        TypeError: an entry is not a networkx graph.
+        TypeError: an entry is not a networkx graph, or a single graph is passed.
     """
 
     graphs: Sequence["nx.Graph"]
@@ -41,6 +41,10 @@ class Graphs:
     sources: tuple[Source, ...] = ()
 
     def __post_init__(self):
+        import networkx as nx
+
+        if isinstance(self.graphs, nx.Graph):
+            raise TypeError(f"graphs must be a sequence of graphs, got a single {type(self.graphs).__name__}; pass Graphs([graph])")
         graphs = tuple(self.graphs)
         if not graphs:
             raise ValueError("graphs must hold at least one graph, got none")
@@ -76,7 +80,9 @@ class Graphs:
     def load(cls, path: str | Path) -> "Graphs":
         """Reads a GraphML file, an edge list, or a folder of such files.
 
-        A line of an edge list names two nodes, separated by spaces or a comma, or one node without edges; "#" starts a comment.
+        A line of an edge list names two nodes, separated by spaces or a comma, or one node without edges. What follows the two names, such
+        as weights or attributes, is ignored; "#" starts a comment. A graph has the name of its file, without the suffix if that is enough
+        to tell the files apart.
 
         Raises:
             ValueError: a file cannot be read or holds no simple undirected graph, or the folder holds no such file.
@@ -88,7 +94,9 @@ class Graphs:
         files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES) if path.is_dir() else [path]
         if not files:
             raise ValueError(f"{path} must hold files that end in {_KINDS}, got none")
-        return cls([_read(file) for file in files], tuple(file.stem for file in files), name=path.stem)
+        stems = [file.stem for file in files]
+        names = tuple(stem if stems.count(stem) == 1 else file.name for stem, file in zip(stems, files))
+        return cls([_read(file) for file in files], names, name=path.stem)
 
 
 def _read(file: Path) -> "nx.Graph":
@@ -107,19 +115,21 @@ def _read(file: Path) -> "nx.Graph":
             return nx.read_graphml(file)
         except Exception as error:  # the parser raises errors of many kinds
             raise ValueError(f"{file} is not GraphML ({error})") from error
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} must be text in UTF-8 ({error}); store it again as UTF-8") from error
     graph = nx.Graph()
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-        words = line.partition("#")[0].replace(",", " ").split()
-        if len(words) > 2:
-            raise ValueError(f"line {number} of {file} must hold one or two names of nodes, got {line.strip()!r}")
+    for line in lines:
+        words = line.partition("#")[0].replace(",", " ").split()[:2]
         graph.add_nodes_from(words)
         if len(words) == 2:
             graph.add_edge(*words)
     return graph
 
 
-def _simple(graph: Any, name: str) -> "nx.Graph":
-    """Returns a copy with nodes 0, ..., n - 1 and without attributes.
+def check_simple(graph: Any, name: str = "graph") -> None:
+    """Checks that a graph is simple, undirected and has nodes, whose names may be anything.
 
     Raises:
         ValueError: the graph is directed, has parallel edges, self-loops or no node.
@@ -128,7 +138,7 @@ def _simple(graph: Any, name: str) -> "nx.Graph":
     import networkx as nx
 
     if not isinstance(graph, nx.Graph):
-        raise TypeError(f"{name} must be a networkx graph, got {type(graph).__name__}")
+        raise TypeError(f"{name} must be a networkx graph, got {type(graph).__name__}; build one, e.g. networkx.Graph(edges)")
     for wrong, problem, remedy in (
         (graph.is_directed(), "is directed", "pass graph.to_undirected()"),
         (graph.is_multigraph(), "has parallel edges", "pass nx.Graph(graph)"),
@@ -137,6 +147,13 @@ def _simple(graph: Any, name: str) -> "nx.Graph":
     ):
         if wrong:
             raise ValueError(f"{name} must be a simple undirected graph with at least one node, but it {problem}; {remedy}")
+
+
+def _simple(graph: Any, name: str) -> "nx.Graph":
+    """Returns a copy with nodes 0, ..., n - 1 and without attributes; see :func:`check_simple`."""
+    import networkx as nx
+
+    check_simple(graph, name)
     position = {node: index for index, node in enumerate(graph)}
     plain = nx.Graph()
     plain.add_nodes_from(range(len(position)))

@@ -31,17 +31,17 @@ class Fixed(nn.Module):
 
 
 def test_the_loss_of_perfect_and_of_uniform_heads():
-    batch = draw_batch(5, 2, Orthonormal(), 5, generator())
+    batch, targets = draw_batch(5, 2, Orthonormal(), 5, generator()), normalised_patterns(5)
     floor = sum(math.log(pattern.keys_per_query(5)) for pattern in PATTERNS) / 15  # the entropy of the patterns
-    assert float(pattern_loss(Fixed(batch.targets), batch)) == pytest.approx(floor)
-    assert float(pattern_loss(Fixed(torch.full_like(batch.targets, 1 / 25)), batch)) == pytest.approx(math.log(25))
+    assert float(pattern_loss(Fixed(targets), batch)) == pytest.approx(floor)
+    assert float(pattern_loss(Fixed(torch.full_like(targets, 1 / 25)), batch)) == pytest.approx(math.log(25))
 
 
 def test_learnt_heads_are_attention():
     model, batch = LearntHeads(12, 6, generator()), draw_batch(4, 2, Orthonormal(), 5, generator())
-    maps = model(batch.addresses).exp()
+    maps = model(batch).exp()
     assert maps.shape == (2, 15, 16, 16)
-    z = batch.addresses[1].float()
+    z = batch[1].float()
     row = (z[3] @ model.query[8]) @ (z @ model.key[8]).T / math.sqrt(6)
     assert torch.allclose(maps[1, 8, 3], row.softmax(0), atol=1e-6)
 
@@ -51,7 +51,7 @@ def test_training_learns_the_patterns():
     batch = draw_batch(5, 4, Orthonormal(), 5, generator(7))
     with torch.no_grad():
         values = {
-            name: overlap(model(batch.addresses)[0].exp().double(), batch.targets, batch.rows)
+            name: overlap(model(batch)[0].exp().double(), normalised_patterns(5), query_rows(5))
             for name, model in (("trained", trained), ("untrained", LearntHeads(12, 32, generator())))
         }
     assert values["trained"] > 0.9

@@ -54,7 +54,8 @@ def test_each_matrix_holds_the_pairs_of_its_pattern(n: int):
 
 def test_the_key_is_of_the_right_type():
     for pattern in PATTERNS:
-        assert bool(query_rows(4)[PATTERNS.index(pattern)][pattern.matrix(4).any(1)].all())
+        for n in (1, 2, 3, 4):
+            assert torch.equal(query_rows(n)[PATTERNS.index(pattern)], pattern.matrix(n).any(1))
         diagonal = torch.eye(4, dtype=torch.bool).flatten()
         keys = pattern.matrix(4).any(0)
         assert bool((keys == (diagonal if pattern.key == "node" else ~diagonal)).all())
@@ -100,6 +101,14 @@ def test_the_worst_error_of_six_nodes(scale: float, expected: float):
     error = worst_error(attention_maps(tokens, scale=scale), 6)
     assert error == pytest.approx(expected, rel=0.04)
     assert error <= 36 * math.exp(-scale)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_small_graphs_lack_some_patterns(n: int):
+    """Patterns without keys have no queries, so the bound and the overlap concern the others."""
+    maps = attention_maps(tokenize_graph(networkx.path_graph(n), generator=generator()), scale=20)
+    assert worst_error(maps, n) <= max(1e-15, n**2 * math.exp(-20))
+    assert overlap(normalised_patterns(n), normalised_patterns(n), query_rows(n)) == pytest.approx(1)
 
 
 def test_the_attention_of_one_head_in_closed_form():

@@ -125,5 +125,6 @@ def test_synthetic_inputs_have_the_same_proportions():
     parts = repeated(data, {"length": 7}, generator())
     assert parts["value"].tolist()[0] == [0, 1, 2, 0, 1, 2, 6]
     assert parts["reference"].tolist()[0] == [0, 0, 1, 1, 2, 2, 6]
-    assert repeated(data, {"length": 14}, generator())["value"].shape == (2, 14)
+    assert repeated(data, {"length": 14}, generator())["value"].shape == (2, 7)  # networks of ids have an output per position
+    assert repeated(data[..., None].double(), {"length": 14}, generator())["value"].shape == (2, 14, 1)
     assert sorted(permuted(data, {}, generator())["value"][0].tolist()) == list(range(7))

@@ -29,7 +29,7 @@ THEORY = Theory(
     statement=r"Make every node and every pair of nodes a token, with orthonormal identifiers of its nodes and its type. One attention "
     r"head for each of the fifteen equality patterns of order two then attends to exactly the keys of its pattern, up to $n^2 e^{-a}$ at "
     r"scale a. So fifteen heads compute any equivariant layer $\sum_\mu B^\mu X w_\mu$, and a stack computes any equivariant network of "
-    "order two. Such networks distinguish plain graphs exactly if colour refinement (1-WL) does.",
+    "order two. Such networks of sufficient depth distinguish plain graphs exactly if colour refinement (1-WL) does.",
     sources=(Source("kim2022pure"), Source("maron2019invariant"), Source("geerts2020expressive")),
     assumptions=(
         "all pairs of nodes are tokens, with the type of the token",

@@ -23,10 +23,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ...core.validation import number
 from .identifiers import GraphTokens
 from .patterns import PATTERNS, Pattern, normalised_patterns
 
 TIE = 64  # units of rounding by which equal scores of hard-max attention may differ: in bfloat16 .5, half of the gap
+MAX_SCALE = 1e30  # largest a whose products with scores are finite in float32 and bfloat16
 
 
 def pattern_head(pattern: Pattern, width: int) -> Float[Tensor, "address address"]:
@@ -68,21 +70,21 @@ def head_scores(tokens: GraphTokens, heads: Float[Tensor, "heads address address
     return torch.einsum("pxy,xyij->pij", signs, products) + 2 * prefers_nodes[:, None, None] * t
 
 
-def attention_maps(
-    tokens: GraphTokens, *, scale: float, heads: Float[Tensor, "heads address address"] | None = None
-) -> Float[Tensor, "heads tokens tokens"]:
-    r"""Computes the attention :math:`\mathrm{softmax}_j(a\, s(i, j))` of each head, ``[heads, queries, keys]``.
+def attention_maps(tokens: GraphTokens, *, scale: float) -> Float[Tensor, "15 tokens tokens"]:
+    r"""Computes the attention :math:`\mathrm{softmax}_j(a\, s(i, j))` of the fifteen heads, ``[15, queries, keys]``.
 
     Args:
         tokens: tokens of one graph.
         scale: a > 0. With ``math.inf``, the limit: uniform over the keys of the largest score (hard-max).
-        heads: matrices W, see :func:`head_scores`.
     Raises:
-        ValueError: the scale is not positive.
+        TypeError: the argument is not the tokens of a graph, or the scale is not a number.
+        ValueError: the scale is not positive, or too large for floating point.
     """
-    if not scale > 0:
-        raise ValueError(f"scale must be positive, got {scale}; pass e.g. scale=20, or math.inf for hard-max attention")
-    scores = head_scores(tokens, heads)
+    if not isinstance(tokens, GraphTokens):
+        raise TypeError(f"tokens must be GraphTokens, got {type(tokens).__name__}; pass tokenize_graph(graph)")
+    if not 0 < number("scale", scale) <= MAX_SCALE and scale != math.inf:
+        raise ValueError(f"scale must be in (0, {MAX_SCALE:g}], got {scale}; pass e.g. scale=20, or math.inf for hard-max attention")
+    scores = head_scores(tokens)
     if scale < math.inf:
         return (scale * scores).softmax(-1)
     largest = scores >= scores.amax(-1, keepdim=True) - TIE * torch.finfo(scores.dtype).eps
@@ -90,9 +92,12 @@ def attention_maps(
 
 
 def query_rows(n: int) -> Bool[Tensor, "15 pairs"]:
-    """Returns which of the n^2 dense tokens are queries of the right type, ``[15, n^2]``; the feed-forward layer zeroes the other rows."""
+    """Returns which of the n^2 dense tokens are queries of the right type, ``[15, n^2]``; the feed-forward layer zeroes the other rows.
+
+    For n < 4 some patterns have no keys, and therefore no queries.
+    """
     is_node = torch.eye(n, dtype=torch.bool).flatten()
-    return torch.stack([is_node if pattern.query == "node" else ~is_node for pattern in PATTERNS])
+    return torch.stack([(is_node if pattern.query == "node" else ~is_node) & (pattern.keys_per_query(n) > 0) for pattern in PATTERNS])
 
 
 def worst_error(maps: Float[Tensor, "15 pairs pairs"], n: int) -> float:
@@ -102,13 +107,10 @@ def worst_error(maps: Float[Tensor, "15 pairs pairs"], n: int) -> float:
 
 
 def smallest_gap(scores: Float[Tensor, "15 pairs pairs"], n: int) -> float:
-    """Returns by how much the lowest score of a key of the pattern exceeds the highest score of the other keys, in the worst row.
-
-    Only patterns that have keys count: graphs of n < 4 nodes lack some.
-    """
+    """Returns by how much the lowest score of a key of the pattern exceeds the highest score of the other keys, in the worst row."""
     gaps = []
     for pattern, score, rows in zip(PATTERNS, scores, query_rows(n)):
-        if pattern.keys_per_query(n) and bool(rows.any()):
+        if bool(rows.any()):
             wanted = pattern.matrix(n)[rows]
             low = score[rows].masked_fill(~wanted, math.inf).amin(-1)
             high = score[rows].masked_fill(wanted, -math.inf).amax(-1)
@@ -122,6 +124,6 @@ def in_precision(tokens: GraphTokens, dtype: torch.dtype) -> GraphTokens:
 
 
 def overlap(maps: Float[Tensor, "15 pairs pairs"], targets: Float[Tensor, "15 pairs pairs"], rows: Bool[Tensor, "15 pairs"]) -> float:
-    r"""Returns the mean overlap :math:`\sum_j \min(A_{ij}, \bar B_{ij})`, 1 minus the total variation, over rows and then over patterns."""
-    shared = torch.minimum(maps, targets).sum(-1)
-    return float(((shared * rows).sum(1) / rows.sum(1)).mean())
+    r"""Returns the overlap :math:`\sum_j \min(A_{ij}, \bar B_{ij})`, 1 minus the total variation, a mean over rows, then over patterns."""
+    shared, used = torch.minimum(maps, targets).sum(-1), rows.any(1)
+    return float(((shared * rows).sum(1) / rows.sum(1))[used].mean())

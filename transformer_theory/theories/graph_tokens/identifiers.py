@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ...core.errors import nearest
 from ...core.validation import integers
+from ...data.graphs import check_simple
 
 if TYPE_CHECKING:
     import networkx
@@ -30,39 +31,28 @@ if TYPE_CHECKING:
 Selection = Literal["dense", "sparse"]
 
 
-def check_graph(graph: "networkx.Graph") -> None:
-    """Checks that a graph is simple, undirected and has nodes. Names of nodes may be anything: only their order in the graph is used.
-
-    Raises:
-        TypeError: the argument is not a networkx graph.
-        ValueError: the graph is directed, has parallel edges, self-loops, or no node.
-    """
-    import networkx
-
-    if not isinstance(graph, networkx.Graph):
-        raise TypeError(f"graph must be a networkx.Graph, got {type(graph).__name__}; build one, e.g. networkx.Graph(edges)")
-    if graph.is_multigraph():
-        raise ValueError(f"graph must have at most one edge per pair of nodes, got a {type(graph).__name__}; pass networkx.Graph(graph)")
-    if graph.is_directed():
-        raise ValueError("graph must be undirected, got a DiGraph; pass graph.to_undirected()")
-    if not len(graph):
-        raise ValueError("graph must have at least one node, got an empty graph; add nodes")
-    if loops := [node for node in graph if graph.has_edge(node, node)]:
-        raise ValueError(f"graph must have no self-loops, got one at node {loops[0]!r}; remove them, or make them features of the nodes")
-
-
 def adjacency(graph: "networkx.Graph") -> Float[Tensor, "n n"]:
     """Returns the 0-1 adjacency matrix, ``[n, n]`` float64, in the order of the graph's nodes. Weights of edges are ignored.
 
     Raises:
-        TypeError, ValueError: see :func:`check_graph`.
+        TypeError, ValueError: see :func:`.check_simple`.
     """
-    check_graph(graph)
-    place = {node: index for index, node in enumerate(graph)}
-    matrix = torch.zeros(len(graph), len(graph), dtype=torch.float64)
-    for first, second in graph.edges:
-        matrix[place[first], place[second]] = matrix[place[second], place[first]] = 1.0
-    return matrix
+    import networkx
+
+    check_simple(graph)
+    return torch.from_numpy(networkx.to_numpy_array(graph, weight=None))  # pyright: ignore[reportArgumentType]
+
+
+def laplacian(graph: "networkx.Graph") -> Float[Tensor, "n n"]:
+    r"""Returns the normalised Laplacian :math:`I - D^{-1/2} A D^{-1/2}`, ``[n, n]``."""
+    A = adjacency(graph)
+    root = A.sum(1).clamp_min(1.0).rsqrt()  # an isolated node has a zero row in D^{-1/2} A D^{-1/2}, whatever its factor
+    return torch.eye(len(A), dtype=torch.float64) - root[:, None] * A * root
+
+
+def permutation(graph: "networkx.Graph", generator: torch.Generator) -> Float[Tensor, "n n"]:
+    """Draws a permutation matrix: identifiers whose inner products are integers, exact in any arithmetic."""
+    return torch.eye(len(graph), dtype=torch.float64)[torch.randperm(len(graph), generator=generator)]
 
 
 @dataclass(frozen=True)
@@ -109,10 +99,8 @@ class Laplacian:
         Raises:
             ValueError: too many eigenvectors are kept.
         """
-        A = adjacency(graph)
-        root = A.sum(1).clamp_min(1.0).rsqrt()  # an isolated node has a zero row in D^{-1/2} A D^{-1/2}, whatever its factor
-        vectors = torch.linalg.eigh(torch.eye(len(A), dtype=torch.float64) - root[:, None] * A * root).eigenvectors
-        signs = 2.0 * torch.randint(2, (len(A),), generator=generator, dtype=torch.float64) - 1
+        vectors = torch.linalg.eigh(laplacian(graph)).eigenvectors
+        signs = 2.0 * torch.randint(2, (len(vectors),), generator=generator, dtype=torch.float64) - 1
         return _columns(vectors * signs, self.kept)
 
 
@@ -203,7 +191,7 @@ def tokenize_graph(
             as used in practice.
         generator: draws the identifiers. None: a generator with seed 0.
     Raises:
-        TypeError: the graph is not a networkx graph.
+        TypeError: the graph is not a networkx graph, or identifiers or generator are of another type.
         ValueError: the graph is directed, a multigraph, empty or has self-loops; or a name is unknown.
     """
     A = adjacency(graph)
@@ -212,7 +200,12 @@ def tokenize_graph(
         if identifiers not in NAMED:
             raise ValueError(f"unknown identifiers {identifiers!r}{nearest(identifiers, NAMED)}")
         identifiers = NAMED[identifiers]
-    P = identifiers(graph, torch.Generator().manual_seed(0) if generator is None else generator)
+    if not callable(identifiers) or isinstance(identifiers, type):
+        got = getattr(identifiers, "__name__", type(identifiers).__name__)
+        raise TypeError(f"identifiers must be a name or a function such as Laplacian(kept=4), got {got}; pass an instance")
+    if not isinstance(generator, torch.Generator | None):
+        raise TypeError(f"generator must be a torch.Generator, got {generator!r}; pass torch.Generator().manual_seed(0)")
+    P = torch.as_tensor(identifiers(graph, torch.Generator().manual_seed(0) if generator is None else generator))
     if P.ndim != 2 or len(P) != n:
         raise ValueError(f"identifiers must return one row per node, [{n}, d], got {list(P.shape)}; the rows are in the order of the nodes")
     if tokens == "dense":

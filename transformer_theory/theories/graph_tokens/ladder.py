@@ -12,7 +12,7 @@ Source: :cite:t:`kim2022pure`.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -25,7 +25,7 @@ from ...core.measurement import Measurement, Null
 from ...core.sources import Source
 from ...core.statistics import LADDER_DRAWS, permutations
 from .heads import attention_maps, in_precision, overlap, query_rows, worst_error
-from .identifiers import GraphTokens, Identifiers, Laplacian, Orthonormal, RandomUnit, tokenize_graph
+from .identifiers import Identifiers, Laplacian, Orthonormal, RandomUnit, permutation, tokenize_graph
 from .learning import draw_batch, train_heads
 from .patterns import normalised_patterns
 
@@ -35,11 +35,6 @@ LADDER = Ladder(quantity="overlap of attention and pattern", unit="share", side=
 WORST = "worst error of an attention weight"
 NODES, KEPT = 10, 5  # nodes of the graphs; dimensions that are kept where there are fewer than nodes
 STEPS, HELD_OUT = 300, 4
-
-
-def exact(graph, generator: Generator) -> Float[Tensor, "n n"]:
-    """Draws a permutation matrix: identifiers whose inner products are integers, in any arithmetic."""
-    return torch.eye(len(graph), dtype=torch.float64)[torch.randperm(len(graph), generator=generator)]
 
 
 def null_overlaps(
@@ -64,7 +59,7 @@ def written(identifiers: Identifiers, dtype: torch.dtype, scale: float, generato
     import networkx
 
     graph = networkx.barabasi_albert_graph(NODES, 2, seed=int(torch.randint(2**31, (), generator=generator)))
-    tokens: GraphTokens = in_precision(tokenize_graph(graph, identifiers, generator=generator), dtype)
+    tokens = in_precision(tokenize_graph(graph, identifiers, generator=generator), dtype)
     maps, targets, rows = attention_maps(tokens, scale=scale).double(), normalised_patterns(NODES), query_rows(NODES)
     null = Null(NULL_KIND, null_overlaps(maps, targets, rows, generator))
     yield LADDER.row(NAME, overlap(maps, targets, rows), predicted=1.0, null=null, n=NODES, source=SOURCE)
@@ -74,11 +69,11 @@ def written(identifiers: Identifiers, dtype: torch.dtype, scale: float, generato
 def learnt(identifiers: Identifiers, generator: Generator) -> Iterator[Measurement]:
     """Trains fifteen heads on graphs of 8 to 10 nodes and measures them on new graphs."""
     model = train_heads(identifiers, sizes=(8, 9, NODES), width=NODES, steps=STEPS, generator=generator)
-    batch = draw_batch(NODES, HELD_OUT, identifiers, NODES, generator)
+    targets, rows = normalised_patterns(NODES), query_rows(NODES)
     with torch.no_grad():
-        maps = model(batch.addresses).exp().double()
-    values = [overlap(each, batch.targets, batch.rows) for each in maps]
-    draws = [null_overlaps(each, batch.targets, batch.rows, generator) for each in maps]
+        maps = model(draw_batch(NODES, HELD_OUT, identifiers, NODES, generator)).exp().double()
+    values = [overlap(each, targets, rows) for each in maps]
+    draws = [null_overlaps(each, targets, rows, generator) for each in maps]
     null = Null(NULL_KIND, tuple(sum(draw) / len(draw) for draw in zip(*draws)))
     yield LADDER.row(NAME, sum(values) / len(values), predicted=1.0, null=null, n=HELD_OUT, source=SOURCE)
     yield Measurement(NAME, "rung", WORST, max(worst_error(each, NODES) for each in maps), predicted=0.0, n=HELD_OUT, source=SOURCE)
@@ -87,15 +82,14 @@ def learnt(identifiers: Identifiers, generator: Generator) -> Iterator[Measureme
 def _written(
     name: str, relaxes: str, column: str, identifiers: Identifiers, dtype: torch.dtype, scale: float, *, covered: bool = False
 ) -> Rung:
-    measure: Callable[..., Iterator[Measurement]] = partial(written, identifiers, dtype, scale)
-    return Rung(name, relaxes, measure, column, covered=covered)
+    return Rung(name, relaxes, partial(written, identifiers, dtype, scale), column, covered=covered)
 
 
 _HALF, _ORTHONORMAL = torch.bfloat16, Orthonormal()
 LADDER = replace(
     LADDER,
     rungs=(
-        _written("integers, hard-max", "", "exact construction", exact, torch.float64, math.inf, covered=True),
+        _written("integers, hard-max", "", "exact construction", permutation, torch.float64, math.inf, covered=True),
         _written("float64", "identifiers with integer products", "floating point", _ORTHONORMAL, torch.float64, math.inf),
         _written("float32", "64 bits", "floating point", _ORTHONORMAL, torch.float32, math.inf),
         _written("bfloat16", "32 bits", "floating point", _ORTHONORMAL, _HALF, math.inf),

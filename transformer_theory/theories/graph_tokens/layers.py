@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ...core.validation import integers
 from .heads import attention_maps, query_rows
 from .identifiers import GraphTokens
 from .patterns import PATTERNS, pattern_sums
@@ -45,6 +46,7 @@ Apply = Callable[[EquivariantLayer, Float[Tensor, "n n c"]], Float[Tensor, "n n 
 
 def by_sums(layer: EquivariantLayer, tensor: Float[Tensor, "n n c"]) -> Float[Tensor, "n n d"]:
     """Computes the layer from :func:`.pattern_sums`, ``[n, n, c']``."""
+    tensor = _features(layer, tensor)
     return torch.einsum("pijc,pcd->ijd", pattern_sums(tensor), layer.weights) + _bias(layer, tensor.shape[0])
 
 
@@ -59,11 +61,13 @@ def by_heads(
         tokens: dense tokens of a graph with n nodes, of which only identifiers and types are used.
         scale: a; ``math.inf`` for hard-max attention.
     Raises:
-        ValueError: the tokens are not the n^2 dense tokens.
+        ValueError: the tokens are not the n^2 dense tokens, row by row, or the tensor has another shape.
     """
+    tensor = _features(layer, tensor)
     n, c = tensor.shape[0], tensor.shape[2]
-    if len(tokens.pairs) != n * n:
-        raise ValueError(f"tokens must be the {n * n} dense tokens of {n} nodes, got {len(tokens.pairs)}; tokenize with tokens='dense'")
+    if not torch.equal(tokens.pairs, torch.cartesian_prod(torch.arange(n), torch.arange(n))):
+        got = f"{len(tokens.pairs)} tokens of {tokens.nodes} nodes"
+        raise ValueError(f"tokens must be the {n * n} dense tokens of {n} nodes, row by row, got {got}; tokenize with tokens='dense'")
     values = tensor.reshape(n * n, c) @ layer.weights  # [15, n^2, c']
     attended = attention_maps(tokens, scale=scale) @ values
     counts = torch.tensor([pattern.keys_per_query(n) for pattern in PATTERNS], dtype=tensor.dtype)
@@ -114,6 +118,7 @@ class Network:
 
 def random_layer(channels: int, outputs: int, n: int, *, generator: torch.Generator) -> EquivariantLayer:
     """Draws Gaussian weights for graphs of n nodes, divided by the number of keys of each pattern, so that no sum dominates."""
+    integers(channels=channels, outputs=outputs, n=n)
     counts = torch.tensor([max(1, pattern.keys_per_query(n)) for pattern in PATTERNS], dtype=torch.float64)
     weights = torch.randn(len(PATTERNS), channels, outputs, generator=generator, dtype=torch.float64) / channels**0.5
     bias = torch.randn(2, outputs, generator=generator, dtype=torch.float64)
@@ -139,6 +144,14 @@ def relative_difference(first: Float[Tensor, "..."], second: Float[Tensor, "..."
     """Returns the norm of the difference of two tensors [...] over the larger of their norms; 0 if both are zero."""
     size = max(float(first.norm()), float(second.norm()))
     return float((first - second).norm()) / size if size else 0.0
+
+
+def _features(layer: EquivariantLayer, tensor: Float[Tensor, "n n c"]) -> Float[Tensor, "n n c"]:
+    """Returns the features [n, n, c] of all pairs in the dtype of the weights."""
+    tensor, c = torch.as_tensor(tensor, dtype=layer.weights.dtype), layer.weights.shape[1]
+    if tensor.ndim != 3 or tensor.shape[0] != tensor.shape[1] or tensor.shape[2] != c:
+        raise ValueError(f"tensor must be [n, n, {c}], got {list(tensor.shape)}; for the adjacency pass adjacency[..., None]")
+    return tensor
 
 
 def _bias(layer: EquivariantLayer, n: int) -> Float[Tensor, "n n d"]:

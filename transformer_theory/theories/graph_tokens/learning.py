@@ -10,35 +10,18 @@ Source: :cite:t:`kim2022pure`, whose experiment is larger: graphs of 10 to 15 no
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
+from ...core.validation import integers
 from ...training.fitting import State, fit
 from ...training.tasks import StreamTask
 from .heads import query_rows
 from .identifiers import GraphTokens, Identifiers, tokenize_graph
 from .patterns import PATTERNS, normalised_patterns
-
-
-@dataclass(frozen=True, eq=False)
-class GraphBatch:
-    """Addresses of the tokens of graphs of equal size, with the patterns to learn.
-
-    Attributes:
-        addresses: ``[graphs, n^2, 2 d + 2]``.
-        nodes: number n of nodes of each graph.
-        targets: row-normalised patterns, ``[15, n^2, n^2]``.
-        rows: queries of the right type, ``[15, n^2]``.
-    """
-
-    addresses: Float[Tensor, "graphs pairs address"]
-    nodes: int
-    targets: Float[Tensor, "15 pairs pairs"]
-    rows: Bool[Tensor, "15 pairs"]
 
 
 class LearntHeads(nn.Module):
@@ -76,8 +59,8 @@ def padded(tokens: GraphTokens, width: int) -> Float[Tensor, "tokens address"]:
     return torch.cat([first, zeros, second, zeros, tokens.types], dim=1)
 
 
-def draw_batch(n: int, graphs: int, identifiers: Identifiers, width: int, generator: Generator) -> GraphBatch:
-    """Draws graphs of Barabási and Albert with n nodes and 2 or 3 attachments, and their identifiers.
+def draw_batch(n: int, graphs: int, identifiers: Identifiers, width: int, generator: Generator) -> Float[Tensor, "graphs pairs address"]:
+    """Draws graphs of Barabási and Albert with 2 or 3 attachments, and the addresses of their tokens, ``[graphs, n^2, 2 width + 2]``.
 
     Args:
         n: number of nodes, at least 4, so that every pattern has keys.
@@ -93,7 +76,7 @@ def draw_batch(n: int, graphs: int, identifiers: Identifiers, width: int, genera
         attachments, seed = int(torch.randint(2, 4, (), generator=generator)), int(torch.randint(2**31, (), generator=generator))
         graph = networkx.barabasi_albert_graph(n, attachments, seed=seed)
         addresses.append(padded(tokenize_graph(graph, identifiers, generator=generator), width))
-    return GraphBatch(torch.stack(addresses), n, *_targets(n))
+    return torch.stack(addresses)
 
 
 @lru_cache(maxsize=8)
@@ -101,12 +84,12 @@ def _targets(n: int) -> tuple[Tensor, Tensor]:
     return normalised_patterns(n), query_rows(n)
 
 
-def pattern_loss(model: nn.Module, batch: GraphBatch) -> Float[Tensor, ""]:
+def pattern_loss(model: nn.Module, addresses: Float[Tensor, "graphs pairs address"]) -> Float[Tensor, ""]:
     """Returns the mean cross-entropy of the attention weights with the row-normalised patterns, over queries of the right type, ``[]``."""
-    logs = model(batch.addresses)
-    entropies = -torch.einsum("pij,gpij->pi", batch.targets.to(logs.dtype), logs) / len(logs)
+    logs, (targets, rows) = model(addresses), _targets(math.isqrt(addresses.shape[1]))
+    entropies = -torch.einsum("pij,gpij->pi", targets.to(logs.dtype), logs) / len(logs)
     # Rows of the wrong type have targets of zero already; each pattern counts alike, whatever its number of queries.
-    return (entropies.sum(1) / batch.rows.sum(1)).mean()
+    return (entropies.sum(1) / rows.sum(1)).mean()
 
 
 def train_heads(
@@ -124,7 +107,7 @@ def train_heads(
 
     Args:
         identifiers: see :func:`.tokenize_graph`; of at most ``width`` dimensions.
-        sizes: numbers of nodes, one of which is drawn for each batch.
+        sizes: numbers of nodes, at least 4, one of which is drawn for each batch.
         width: width to which identifiers are padded.
         steps: number of batches.
         graphs: graphs per batch.
@@ -133,10 +116,15 @@ def train_heads(
         generator: draws weights, graphs and identifiers.
     Returns:
         The heads in evaluation mode.
+    Raises:
+        ValueError: there is no size, or one is below 4, so that some patterns have no keys.
     """
+    if not sizes:
+        raise ValueError("sizes must hold at least one number of nodes, got none; pass e.g. sizes=(6, 7)")
+    integers(minimum=4, **{f"sizes[{place}]": size for place, size in enumerate(sizes)})
     model = LearntHeads(2 * width + 2, head_dim, generator)
 
-    def stream(generator: Generator) -> Iterator[GraphBatch]:
+    def stream(generator: Generator) -> Iterator[Tensor]:
         while True:
             n = sizes[int(torch.randint(len(sizes), (), generator=generator))]
             yield draw_batch(n, graphs, identifiers, width, generator)

@@ -32,13 +32,6 @@ class Pair:
     second: "networkx.Graph"
 
 
-def skip_link(n: int, step: int) -> "networkx.Graph":
-    """Returns the circular skip-link graph: a cycle of n nodes, each of which is also linked to the nodes ``step`` away."""
-    import networkx
-
-    return networkx.circulant_graph(n, [1, step])
-
-
 def rook() -> "networkx.Graph":
     """Returns the graph of a rook on a 4 x 4 board, strongly regular with parameters (16, 6, 2, 2)."""
     import networkx
@@ -54,6 +47,14 @@ def shrikhande() -> "networkx.Graph":
     points = [(x, y) for x in range(4) for y in range(4)]
     edges = [((x, y), ((x + a) % 4, (y + b) % 4)) for x, y in points for a, b in steps]
     return networkx.convert_node_labels_to_integers(networkx.Graph(edges))
+
+
+def shuffled(graph: "networkx.Graph", generator: torch.Generator) -> "networkx.Graph":
+    """Returns an isomorphic graph with its nodes in a random order."""
+    import networkx
+
+    order = torch.randperm(len(graph), generator=generator)
+    return networkx.from_numpy_array(adjacency(graph)[order][:, order].numpy())
 
 
 def two_cycles(first: int, second: int) -> "networkx.Graph":
@@ -77,29 +78,36 @@ def known_pairs() -> tuple[Pair, ...]:
         Pair("path and spider, 6 nodes", path, star),
         Pair("hexagon and two triangles", networkx.cycle_graph(6), two_cycles(3, 3)),
         Pair("decalin and bicyclopentyl", decalin, bicyclopentyl),
-        Pair("11-cycles with links of 2 and of 3", skip_link(11, 2), skip_link(11, 3)),
+        Pair("11-cycles with links of 2 and of 3", networkx.circulant_graph(11, [1, 2]), networkx.circulant_graph(11, [1, 3])),
         Pair("prism and K(3, 3)", networkx.circular_ladder_graph(3), networkx.complete_bipartite_graph(3, 3)),
         Pair("rook and Shrikhande", rook(), shrikhande()),
     )
 
 
-def regular_pair(generator: torch.Generator, *, nodes: int = 10, degree: int = 3) -> Pair:
-    """Draws two regular graphs of equal size whose adjacency matrices have different spectra, so that they are not isomorphic.
+def lift_pair(generator: torch.Generator) -> Pair:
+    """Draws two connected 2-lifts of one irregular graph whose adjacency matrices have different spectra, so that they are not isomorphic.
 
-    1-WL gives all nodes of both graphs one colour.
+    A 2-lift has two copies of each node and of each edge; edges join equal or unequal copies, at random. The colours of 1-WL are those
+    of the graph below, so 1-WL does not distinguish 2-lifts of one graph.
 
     Raises:
         NotConverged: no such pair was found.
     """
     import networkx
 
+    def lift() -> "networkx.Graph":
+        edges = zip(base.edges, torch.randint(2, (base.number_of_edges(),), generator=generator).tolist())
+        lifted = networkx.empty_graph(2 * len(base))
+        lifted.add_edges_from((2 * u + copy, 2 * v + (copy ^ crossed)) for (u, v), crossed in edges for copy in (0, 1))
+        return shuffled(lifted, generator)
+
     for _ in range(TRIES):
-        seeds = torch.randint(2**31, (2,), generator=generator).tolist()
-        first, second = (networkx.random_regular_graph(degree, nodes, seed=seed) for seed in seeds)
+        base = networkx.barabasi_albert_graph(6, 2, seed=int(torch.randint(2**31, (), generator=generator)))
+        first, second = lift(), lift()
         spectra = [torch.linalg.eigvalsh(adjacency(graph)) for graph in (first, second)]
-        if float((spectra[0] - spectra[1]).abs().max()) > 1e-3:
-            return Pair(f"regular graphs of degree {degree}", first, second)
-    raise NotConverged(f"no pair of regular graphs of degree {degree} on {nodes} nodes with different spectra in {TRIES} draws")
+        if networkx.is_connected(first) and networkx.is_connected(second) and float((spectra[0] - spectra[1]).abs().max()) > 1e-3:
+            return Pair("2-lifts of an irregular graph", first, second)
+    raise NotConverged(f"no two connected 2-lifts with different spectra in {TRIES} draws")
 
 
 def cycle_pair(generator: torch.Generator) -> Pair:

@@ -13,7 +13,6 @@ Source: :cite:t:`maron2019invariant`.
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from typing import Literal
 
 import torch
@@ -32,9 +31,15 @@ class Pattern:
 
     Attributes:
         labels: class of each of i1, i2, j1, j2, numbered in the order of appearance: ``(0, 1, 0, 2)`` is a query (u, v) with keys (u, w).
+    Raises:
+        ValueError: the labels are not numbered in this way.
     """
 
     labels: tuple[int, int, int, int]
+
+    def __post_init__(self):
+        if len(self.labels) != 4 or any(label not in range(max((-1, *self.labels[:k])) + 2) for k, label in enumerate(self.labels)):
+            raise ValueError(f"labels must be four classes, numbered in the order of appearance, got {self.labels}; e.g. (0, 1, 0, 2)")
 
     @property
     def query(self) -> Kind:
@@ -87,9 +92,8 @@ def equivalence_patterns() -> tuple[Pattern, ...]:
     >>> [pattern.name for pattern in equivalence_patterns()][:5]
     ['uu to uu', 'uu to uv', 'uu to vu', 'uu to vv', 'uu to vw']
     """
-    # A partition is a list of labels in which each new label is one more than all before it.
-    lists = (labels for labels in product(range(4), repeat=4) if all(labels[k] <= max((-1, *labels[:k])) + 1 for k in range(4)))
-    return tuple(Pattern((i1, i2, j1, j2)) for i1, i2, j1, j2 in lists)
+    # A partition is a list of labels in which each new label is at most one more than all before it.
+    return tuple(Pattern((0, a, b, c)) for a in range(2) for b in range(a + 2) for c in range(max(a, b) + 2))
 
 
 PATTERNS = equivalence_patterns()

@@ -8,7 +8,7 @@ Both start from the isomorphism type and refine until the number of colours no l
 Two graphs are distinguished if their multisets of colours differ. The graphs of one call are refined together, so that equal numbers mean
 equal colours in all of them. Isomorphic graphs are never distinguished. The folklore test is stronger than 1-WL. The *oblivious* test on
 pairs, which collects the colours of (w, v) and of (u, w) in separate multisets, distinguishes plain graphs exactly if 1-WL does; it is the
-one that bounds equivariant networks of order two.
+one that bounds equivariant networks of order two. Folklore k-WL is as strong as oblivious (k + 1)-WL.
 
 Source: :cite:t:`cai1992optimal`; oblivious test: :cite:t:`geerts2020expressive`.
 """
@@ -34,7 +34,7 @@ def weisfeiler_leman(graph: "networkx.Graph", *others: "networkx.Graph") -> Colo
     """Computes the stable colours of the nodes of one or several graphs by 1-WL, ``[n]`` each, comparable between the graphs.
 
     Raises:
-        TypeError, ValueError: a graph is not simple and undirected, or empty; see :func:`.check_graph`.
+        TypeError, ValueError: a graph is not simple and undirected, or empty; see :func:`.check_simple`.
     """
     matrices = [adjacency(each).numpy().astype(bool) for each in (graph, *others)]
     neighbours = [[np.flatnonzero(row) for row in matrix] for matrix in matrices]
@@ -53,7 +53,7 @@ def folklore_weisfeiler_leman(graph: "networkx.Graph", *others: "networkx.Graph"
     """Computes the stable colours of the pairs of nodes by the folklore test of order two, ``[n, n]`` each; O(n^3 log n) a round.
 
     Raises:
-        TypeError, ValueError: a graph is not simple and undirected, or empty; see :func:`.check_graph`.
+        TypeError, ValueError: a graph is not simple and undirected, or empty; see :func:`.check_simple`.
     """
     # The isomorphism type of a pair: equal nodes, no edge, an edge.
     starts = [adjacency(each).numpy().astype(np.int64) + 1 for each in (graph, *others)]
@@ -78,7 +78,11 @@ def distinguished(first: "networkx.Graph", second: "networkx.Graph", refine: Cal
     Args:
         first, second: the graphs.
         refine: :func:`weisfeiler_leman` or :func:`folklore_weisfeiler_leman`.
+    Raises:
+        TypeError: ``refine`` is not a function.
     """
+    if not callable(refine):
+        raise TypeError(f"refine must be a test, got {refine!r}; pass weisfeiler_leman or folklore_weisfeiler_leman")
     one, other = (Counter(colours.flatten().tolist()) for colours in refine(first, second))
     return one != other
 

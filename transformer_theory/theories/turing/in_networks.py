@@ -115,9 +115,9 @@ def permuted(data: Tensor, limits: Mapping[str, int], generator: Generator) -> d
 def repeated(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
     """Returns sequences that occur twice, compared with the outputs for sequences of the same proportions.
 
-    If twice the length is allowed, a sequence ``[seq, ...]`` of float tokens is compared with itself repeated once. If not, the first half h
-    of it is repeated, as a whole (h h), and compared with its tokens repeated one by one. So are ids, as networks of ids have an output per
-    position.
+    If twice the length is allowed, a sequence ``[seq, ...]`` of float tokens is compared with itself repeated once. Otherwise, and for ids,
+    whose networks have an output per position, the first half h of it is repeated, as a whole (h h), and compared with its tokens repeated
+    one by one.
     """
     seq = data.shape[1]
     if data.is_floating_point() and limits.get("length", 0) >= 2 * seq:

@@ -2,18 +2,39 @@
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator
 
 from ....core.claims import Claim, Evidence
 from ....core.sources import Source
 from ..heads import attention_maps, head_scores, pattern_heads, smallest_gap, worst_error
-from ..identifiers import Identifiers, Laplacian, Orthonormal, RandomUnit, Simplex
-from .drawing import DENSE, ORTHONORMAL, OWN, PAPER, draw_tokens
+from ..identifiers import GraphTokens, Identifiers, Laplacian, Orthonormal, RandomUnit, Simplex, permutation, tokenize_graph
 
+if TYPE_CHECKING:
+    import networkx
+
+PAPER = "kim2022pure"
+OWN = Source(PAPER, status="own")
+DENSE = "all pairs of nodes are tokens (order two, dense), self-attention without mask"
+ORTHONORMAL = "identifiers are orthonormal"
+INTEGERS = "identifiers are a permutation matrix, so that all scores are integers"
 SCALES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0)
 SIZES = "graphs of 4 to 7 nodes"
+LARGER = "graphs of 5 to 8 nodes, an edge between two nodes with probability 1/2"
+
+
+def draw_graph(n: int, generator: Generator) -> "networkx.Graph":
+    """Draws a graph in which each pair of nodes is an edge with probability 1/2. Dense tokens exist for all pairs anyway."""
+    import networkx
+
+    return networkx.gnp_random_graph(n, 0.5, seed=int(torch.randint(2**31, (), generator=generator)))
+
+
+def draw_tokens(n: int, identifiers: Identifiers, generator: Generator) -> GraphTokens:
+    """Draws a graph with n nodes and its dense tokens."""
+    return tokenize_graph(draw_graph(n, generator), identifiers, generator=generator)
 
 
 def _size(generator: Generator) -> int:
@@ -41,17 +62,10 @@ def _bounded(generator: Generator, identifiers: Identifiers) -> Evidence:
     return Evidence(ratio, 1.0, "<=", detail={f"worst error at a = {a:g}": error for a, error in errors.items()} | {"n": n})
 
 
-def _integer_identifiers(graph, generator: Generator) -> Tensor:
-    """A signed permutation matrix: identifiers whose inner products are exact integers."""
-    n = len(graph)
-    signs = 2.0 * torch.randint(2, (n,), generator=generator, dtype=torch.float64) - 1
-    return torch.diag(signs)[torch.randperm(n, generator=generator)]
-
-
 def _gap(generator: Generator, *, type_term: bool) -> Evidence:
     """Measures the smallest gap between the scores of keys of the pattern and all others, in integers."""
     n = _size(generator)
-    tokens, heads = draw_tokens(n, _integer_identifiers, generator), pattern_heads(n)
+    tokens, heads = draw_tokens(n, permutation, generator), pattern_heads(n)
     if not type_term:
         heads[:, 2 * n :] = 0
     # The heads' matrices and the direct sum are the same scores.
@@ -95,7 +109,7 @@ HEADS = (
         r"least 1: $\min_{j \in \mu} s(i, j) - \max_{j \notin \mu} s(i, j) \ge 1$.",
         measures="smallest gap between the score of a key of the pattern and that of another key",
         source=OWN,
-        assumptions=("identifiers are a signed permutation matrix, so that all scores are integers", DENSE, SIZES),
+        assumptions=(INTEGERS, DENSE, SIZES),
         check=lambda generator: _gap(generator, type_term=True),
         control=lambda generator: _gap(generator, type_term=False),
         control_description="the heads do not read the type of the key",
@@ -106,8 +120,8 @@ HEADS = (
         "exactly.",
         measures="worst error of an attention weight, for queries of the right type",
         source=OWN,
-        assumptions=("identifiers are a signed permutation matrix, so that all scores are integers", DENSE, SIZES),
-        check=lambda generator: _hard_max(generator, _integer_identifiers),
+        assumptions=(INTEGERS, DENSE, SIZES),
+        check=lambda generator: _hard_max(generator, permutation),
         control=lambda generator: _hard_max(generator, RandomUnit(64)),
         control_description="identifiers are random unit vectors of 64 dimensions, not orthogonal",
     ),
@@ -139,11 +153,7 @@ HEADS = (
         r"$D > 0$, of rank at least n - 1. The threshold is ours.",
         measures="worst error of an attention weight, at the best of eight scales from 1 to 1000 and of three kinds of identifiers",
         source=OWN,
-        assumptions=(
-            "identifiers of n - 2 dimensions: truncated orthonormal, truncated Laplacian, random unit vectors",
-            DENSE,
-            "graphs of 5 to 8 nodes, an edge between two nodes with probability 1/2",
-        ),
+        assumptions=("identifiers of n - 2 dimensions: truncated orthonormal, truncated Laplacian, random unit vectors", DENSE, LARGER),
         check=lambda generator: _fewer(generator, lambda n: (Orthonormal(kept=n - 2), Laplacian(n - 2), RandomUnit(n - 2))),
         control=lambda generator: _fewer(generator, lambda n: (Simplex(),)),
         control_description="a simplex in n - 1 dimensions",
@@ -154,7 +164,7 @@ HEADS = (
         "no scale repairs the heads at d = 64. The threshold is ours.",
         measures="worst error of an attention weight, at the best of eight scales from 1 to 1000",
         source=OWN,
-        assumptions=(DENSE, "graphs of 5 to 8 nodes, an edge between two nodes with probability 1/2"),
+        assumptions=(DENSE, LARGER),
         check=lambda generator: _fewer(generator, lambda n: (RandomUnit(64),)),
         control=lambda generator: _fewer(generator, lambda n: (Orthonormal(width=64),)),
         control_description="orthonormal identifiers of 64 dimensions",

@@ -61,7 +61,7 @@ class Maps(RandomExperiment):
         }
         model = train_heads(Orthonormal(), sizes=(n,), width=n, steps=self.steps, generator=generator)
         with torch.no_grad():
-            maps[LEARNT] = model(draw_batch(n, 1, Orthonormal(), n, generator).addresses)[0].exp().double()
+            maps[LEARNT] = model(draw_batch(n, 1, Orthonormal(), n, generator))[0].exp().double()
         for how, found in maps.items():
             columns: dict[str, Any] = {"setting": how, "n": n, "source": SOURCE}
             yield Measurement(NAME, "figure", OVERLAP, overlap(found, targets, rows), unit="share", predicted=1.0, basis="limit", **columns)
@@ -84,7 +84,7 @@ class Maps(RandomExperiment):
             for ax, found, pattern in zip(line, result.arrays[f"{NAME}/{how}"], PATTERNS):
                 drop = np.isnan(found).all(1)
                 wanted = result.arrays[f"{NAME}/patterns"][PATTERNS.index(pattern)][~drop]
-                # Each panel has its own range, from 0 to twice the weight of a key of the pattern where there are several keys.
+                # Each panel has its own range, from 0 to 1.5 times the weight of a key of the pattern, but at most to 1.
                 ax.imshow(found[~drop], vmin=0, vmax=min(1.0, 1.5 * wanted.max()), aspect="auto", cmap="viridis")
                 ax.grid(False)
                 ax.set(xticks=[], yticks=[])

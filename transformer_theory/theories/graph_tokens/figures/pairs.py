@@ -6,6 +6,7 @@ Source: :cite:t:`cai1992optimal` (tests), :cite:t:`xu2019powerful` (message pass
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -123,7 +124,7 @@ class Pairs(RandomExperiment):
                 edges = points[result.arrays[f"{NAME}/edges_{row}_{side}"]]
                 ax.add_collection(LineCollection(list(edges), colors=COLOURS["network"], linewidths=0.7, zorder=1))
                 ax.plot(*points.T, "o", color=COLOURS["raw"], markersize=2.6, zorder=2)
-            ax.text(2.85, base, name.replace(" and ", " and\n", 1), va="center", fontsize=7.5)
+            ax.text(2.85, base, fill(name, 20), va="center", fontsize=7.5)
             for col, verdict in enumerate(verdicts[row]):
                 label, tint = marks[int(verdict)]
                 ax.text(5.9 + 1.18 * col, base, label.replace(" ", "\n"), ha="center", va="center", fontsize=7.5, color=tint)

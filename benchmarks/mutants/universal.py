@@ -71,14 +71,14 @@ MUTANTS = (
         "windows that are too near for their width",
     ),
     Mutant(
-        f"{UNIVERSAL}.mapping.ContextualMapping.embed",
+        f"{UNIVERSAL}.mapping.ContextualMapping.step",
         '"integers": self.k',
         '"integers": self.k - 1',
         "wrong factor",
         "positions that are not multiples of 1",
     ),
     Mutant(
-        f"{UNIVERSAL}.mapping.ContextualMapping.decode",
+        f"{UNIVERSAL}.mapping.ContextualMapping.unrolled",
         "(shifted - start) % self.states",
         "(shifted - start) % self.k",
         "swapped function",
@@ -133,8 +133,8 @@ MUTANTS = (
     ),
     Mutant(
         f"{UNIVERSAL}.approximator.UniversalApproximator.fit",
-        "(grids + 0.5) / self.mapping.k",
-        "grids / (self.mapping.k - 1)",
+        "(self.mapping.grids() + 0.5) / self.mapping.k",
+        "self.mapping.grids() / (self.mapping.k - 1)",
         "wrong normaliser",
         "values at the points j / (k - 1), not at the centres",
     ),

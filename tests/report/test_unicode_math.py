@@ -15,6 +15,11 @@ CASES = {
     r"$e^{z_l}$": "e^(zₗ)",
     r"$\nabla_K L$": "∇_K L",  # the index ends before L
     r"$x^{-1} - y$": "x⁻¹ − y",
+    r"$\binom n2 \delta^d$": "C(n, 2)δᵈ",  # not n / 2
+    r"$n \binom{k^d}{n}$": "n C(kᵈ, n)",
+    r"$\tilde l_j \bmod S$": "l̃ⱼ mod S",
+    r"$S^n (1 + \max l)$": "Sⁿ(1 + max l)",
+    r"$F \max_k l_k$": "F maxₖ lₖ",
     r"$-x$": "−x",
     r"$a \ge -1$": "a ≥ −1",
     r"$\dot z_l$": "żₗ",

@@ -58,6 +58,8 @@ def _of(element: ElementTree.Element) -> str:
         case "mover":
             base, accent = _of(parts[0]), _of(parts[1])
             return base + _ACCENTS[accent] if accent in _ACCENTS and len(base) == 1 else _base(parts[0]) + _script(parts[1], _RAISED, "^")
+        case "mfrac" if _is_binomial(element):
+            return ", ".join(map(_of, parts))  # a binomial coefficient, see _row
         case "mfrac":
             text = f"{_grouped(_of(parts[0]))}/{_divisor(parts[1])}"
             return _FRACTIONS.get(text, text)
@@ -78,6 +80,16 @@ def _row(parts: list[ElementTree.Element]) -> str:
         piece = _of(part)
         sign = piece.strip()
         factor = after is not None and (after.tag not in ("mo", "mspace", "mtext") or after.text in ("(", "["))
+        if _is_binomial(part):
+            # C(n, k): without the C, (n, k) in parentheses is a pair.
+            before = text[:-1]
+            text = f"{before} C({piece}" if before[-1:].isalnum() else f"{before}C({piece}"
+            continue
+        if _is_operator(part):
+            # The name of an operator, such as mod or max, must not run into its neighbours.
+            opens = after is not None and after.tag == "mo" and after.text in ("(", "[", "{")
+            text += (" " if text[-1:].isalnum() or text[-1:] in tuple(")]}") else "") + piece + ("" if opens or after is None else " ")
+            continue
         if part.tag == "mfrac" and len(piece) > 1 and factor:
             piece = f"({piece})"  # (a/b)c, since a/bc could be read as a/(bc)
         if part.tag != "mo":
@@ -90,6 +102,20 @@ def _row(parts: list[ElementTree.Element]) -> str:
         else:
             text += sign
     return text
+
+
+def _is_binomial(element: ElementTree.Element) -> bool:
+    """Returns whether an element is the fraction without a line that a binomial coefficient has in its parentheses."""
+    return element.tag == "mfrac" and element.get("linethickness") == "0"
+
+
+def _is_operator(element: ElementTree.Element) -> bool:
+    """Returns whether an element is an operator with a name of letters, such as max, perhaps with an index."""
+    element = _inner(element)
+    if element.tag in ("msub", "munder"):
+        element = _inner(element[0])
+    text = element.text or ""
+    return element.tag == "mo" and len(text) > 1 and text.isalpha()
 
 
 def _base(element: ElementTree.Element) -> str:

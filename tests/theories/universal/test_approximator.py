@@ -86,6 +86,23 @@ def test_errors_are_integrals():
     assert network.error(1, samples=100) == network.error(1, samples=100)
 
 
+def test_high_orders_do_not_underflow():
+    network = UniversalApproximator(lambda x: x.roll(1, 1), 2, 1, 1 / 4).fit()
+    assert network.error(400) == pytest.approx(network.error(math.inf), rel=0.02)
+
+
+def test_functions_of_numpy_and_modules_are_targets():
+    plain = UniversalApproximator(lambda x: x.numpy()[:, ::-1].copy(), 2, 1, 1 / 4).fit()
+    assert plain.error(1) == pytest.approx(2 / 16, rel=0.02)
+    UniversalApproximator(torch.nn.Linear(1, 1).double(), 2, 1, 1 / 4).fit().error(1)
+
+
+def test_value_layers_are_exact_within_a_quarter_of_a_code():
+    bump = value_step(np.array([1], dtype=object), 100, np.array([-98.0]))
+    z = np.array([100.0, 100.25, 100.3, 100.5])[:, None]
+    assert bump(z).ravel() == pytest.approx([2.0, 2.25, 21.9, 100.5])
+
+
 def test_without_attention_each_token_has_its_mean():
     network = UniversalApproximator(target, 3, 1, 1 / 3, attention="none").fit()
     grids = universal.all_grids(3, 1, 3)

@@ -11,6 +11,17 @@ from transformer_theory.theories.universal import ContextualMapping, UniversalAp
 
 identity = UniversalApproximator(lambda x: x, 2, 1, 0.5).fit()
 
+figures = {experiment.name: experiment for experiment in universal.THEORY.experiments}
+
+
+def codes_of(mapping: ContextualMapping) -> np.ndarray:
+    return mapping.decode(mapping.codes([[0], [0], [1]]))
+
+
+def softmax(beta: float) -> np.ndarray:
+    return ContextualMapping(1, 2, 0.5).codes([[0], [1]], dtype=np.float64, inverse_temperature=beta)
+
+
 CASES = {
     "delta is not 1/k": (lambda: ContextualMapping(1, 3, 0.3), r"delta must be 1/k .*got 0.3; pass e.g. delta=1/3"),
     "delta above 1/2": (lambda: ContextualMapping(1, 3, 1.0), r"delta must be 1/k .*got 1.0; pass"),
@@ -40,8 +51,14 @@ CASES = {
     "shape of points": (lambda: identity(torch.zeros(3, 1)), r"points must have shape \[\*points, 2, 1\], got \[3, 1\]"),
     "p": (lambda: identity.error(0.5), r"p must be at least 1 .*got 0.5"),
     "ramp": (lambda: identity.layers(ramp=0.0), r"ramp must lie in \(0, 1\), got 0.0"),
-    "shape of f": (lambda: UniversalApproximator(lambda x: x.sum(1), 2, 1, 0.5).fit(), r"f must map .* of the same shape, got \[4, 1\]"),
-    "f is not finite": (lambda: UniversalApproximator(lambda x: x / 0, 2, 1, 0.5).fit(), r"f must map .*got values that are not finite"),
+    "shape of f": (
+        lambda: UniversalApproximator(lambda x: x.sum(1), 2, 1, 0.5).fit(),
+        r"values of f must be finite and have shape \[4, 2, 1\], got \[4, 1\]",
+    ),
+    "f is not finite": (
+        lambda: UniversalApproximator(lambda x: x / 0, 2, 1, 0.5).fit(),
+        r"values of f must be .*got values that are not finite",
+    ),
     "attention": (
         lambda: UniversalApproximator(lambda x: x, 2, 1, 0.5, attention="some"),
         r"attention must be one of 'all', 'none', got 'some'",
@@ -50,6 +67,27 @@ CASES = {
         lambda: UniversalApproximator(lambda x: x, 2, 1, 0.5, attention="none").fit().layers(),
         r"got attention='none'; pass attention='all'",
     ),
+    "object grids": (lambda: ContextualMapping(1, 2, 0.5).codes(np.array([[0.5], [0]], dtype=object)), r"grids must be a tensor, an array"),
+    "ragged grids": (lambda: ContextualMapping(1, 2, 0.5).codes([[0], [1, 1]]), r"grids must be .* of one shape"),
+    "repeated tokens": (lambda: codes_of(ContextualMapping(1, 3, 0.5)), r"codes must be those of tokens of covered grids, got \d+"),
+    "no code": (lambda: ContextualMapping(1, 3, 1 / 4).decode(np.array([7])), r"codes must be those .*got 7"),
+    "negative code": (lambda: ContextualMapping(1, 3, 1 / 4).decode(np.array([-7])), r"codes must be those .*got -7"),
+    "infinite temperature": (lambda: softmax(math.inf), r"inverse_temperature must be positive and finite, got inf"),
+    "temperature NaN": (lambda: softmax(math.nan), r"inverse_temperature must be positive and finite, got nan"),
+    "negative temperature": (lambda: softmax(-1.0), r"inverse_temperature must be positive and finite, got -1"),
+    "values with NaN": (lambda: identity.settings.fit_values(np.full((4, 2, 1), np.nan)), r"values must be finite .*not finite"),
+    "shape of values": (lambda: identity.settings.fit_values(np.zeros((1, 2, 4))), r"values must be .*\[4, 2, 1\], got \[1, 2, 4\]"),
+    "f is not equivariant": (
+        lambda: UniversalApproximator(lambda x: x.cumsum(1), 2, 1, 0.25, equivariant=True).fit(),
+        r"f must be permutation-equivariant .*; pass equivariant=False",
+    ),
+    "f of float32": (
+        lambda: UniversalApproximator(torch.nn.Linear(1, 1), 2, 1, 0.5).fit(),
+        r"f must take float64 tensors .*convert its input or weights",
+    ),
+    "arrays of two lengths": (lambda: universal.collisions(np.zeros((2, 3)), np.zeros((2, 2))), r"one shape, got \[2, 3\] and \[2, 2\]"),
+    "a grid of many tokens": (lambda: universal.all_grids(2, 1, 10**5), r"about 1e30102; pass n <= 19"),
+    "figure": (lambda: figures["universal.error"](values=(3, 3)), r"values must be strictly increasing, got \(3, 3\)"),
     "excluded share": (lambda: universal.excluded_share(0, 1, 1), r"k must be at least 1, got 0"),
 }
 
@@ -71,3 +109,13 @@ def test_types(request):
         ContextualMapping(1, 2.0, 0.5)
     with pytest.raises(TypeError, match="f must be a function"):
         UniversalApproximator(3, 2, 1, 0.5)
+    with pytest.raises(TypeError, match="equivariant must be True or False, got 'yes'"):
+        UniversalApproximator(lambda x: x, 2, 1, 0.5, equivariant="yes")
+    for dtype in (np.int64, torch.float64):  # int64 would overflow: the largest code of (16, 1, 12) is 1.4e31
+        with pytest.raises(TypeError, match=r"dtype must be None .* or a floating dtype of numpy"):
+            ContextualMapping(1, 12, 1 / 16).codes(np.arange(12)[:, None], dtype=dtype)
+    for call in (lambda: identity.error(generator=0), lambda: universal.random_function(0, n=3)):
+        with pytest.raises(TypeError, match=r"generator must be a torch.Generator.*got int"):
+            call()
+    with pytest.raises(TypeError, match="p must be a number, got str"):
+        identity.error("1")

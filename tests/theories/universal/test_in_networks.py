@@ -42,6 +42,14 @@ def test_independent_noise_adds_its_share_of_the_variance():
     assert measured(x, torch.randn(x.shape, generator=generator(3)))[SHARE, 0].value == pytest.approx(1, abs=0.02)
 
 
+@pytest.mark.parametrize("members", [2, 3, 5])
+def test_pure_noise_has_share_one_in_small_groups(members: int):
+    group = torch.arange(400).repeat_interleave(members)
+    share, used = universal.contextual_share(torch.randn(len(group), 8, generator=generator(3)), group)
+    assert share == pytest.approx(1, abs=0.05)
+    assert used == len(group)
+
+
 def test_the_smallest_distance_is_that_of_the_nearest_pair():
     x = torch.tensor([[[1.0], [5.0]], [[1.0], [6.0]], [[1.0], [7.0]]])
     y = torch.tensor([[[0.0], [9.0]], [[0.5], [9.0]], [[2.0], [9.0]]])

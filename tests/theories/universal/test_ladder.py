@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from transformer_theory import universal
-from transformer_theory.theories.universal.ladder import LADDER, AllGrids, learnt, permuted, reproduced
+from transformer_theory.theories.universal.ladder import LADDER, AllGrids, context_free, learnt, permuted, reproduced
 
 
 def drawn(seed: int = 0) -> torch.Tensor:
@@ -43,14 +43,26 @@ def test_a_context_free_function_is_as_good_on_its_null():
     assert values.tolist() == pytest.approx([float(reproduced(outputs, targets))] * 5)
 
 
+def test_functions_of_token_and_position_alone_are_just_below_zero():
+    targets = drawn()
+    draws = context_free(targets, 50, torch.Generator().manual_seed(1))
+    for position in range(3):
+        for token in range(4):
+            assert (draws[:, tokens()[:, position] == token, position].std(1) < 1e-12).all()
+    assert -0.2 < float(reproduced(draws, targets).min()) < float(reproduced(draws, targets).max()) <= 0
+
+
 def test_the_constructed_rungs():
     values = {}
     for rung in LADDER.rungs[:6]:
-        row = next(iter(rung.measure(torch.Generator().manual_seed(3))))
+        row, second = (each for each in rung.measure(torch.Generator().manual_seed(3)) if each.quantity == LADDER.quantity)
         values[rung.name] = row.value
         assert row.null is not None
-        assert len(row.null.draws) == 299
+        assert second.null is not None
+        assert (second.value, second.setting) == (row.value, f"null: {second.null.kind}")
+        assert len(row.null.draws) == len(second.null.draws) == 299
         assert row.predicted == 1
+        assert (row.value > second.null.high) == (rung.name not in ("float32", "softmax, 100"))
     assert values["integers"] == pytest.approx(1, abs=1e-12)
     assert values["float64"] > 0.999
     assert values["float32"] < 0
@@ -60,7 +72,7 @@ def test_the_constructed_rungs():
 
 def test_the_trained_network_learns_and_has_as_many_parameters(request):
     request.getfixturevalue("unchecked")
-    share, parameters = learnt(torch.Generator().manual_seed(0), steps=100)
+    share, _, parameters = learnt(torch.Generator().manual_seed(0), steps=100)
     short = next(iter(learnt(torch.Generator().manual_seed(0), steps=2)))
     assert short.value is not None
     assert share.value is not None

@@ -115,11 +115,33 @@ def test_decoding_with_positions():
 def test_layers_have_two_heads_of_size_one():
     *shifts, last = ContextualMapping(2, 3, 1 / 2).layers()
     assert len(shifts) == 4
-    assert all(len(layer.heads) == 2 and head.size == 1 for layer in shifts for head in layer.heads)
+    assert all(len(layer.heads) == 2 for layer in shifts)
     assert len(last.heads) == 1
     assert shifts[1].heads[0].weight.tolist() == powers(2, 2).tolist() == [1, 2]
     assert [head.twice_threshold for head in shifts[1].heads] == [1, 3]
     assert [head.output.tolist() for head in shifts[1].heads] == [[4, 0], [-4, 0]]
+
+
+def test_sizes_of_numpy_do_not_overflow():
+    assert ContextualMapping(1, np.int64(3), 1 / 4).codes([[0], [1], [3]]).tolist() == [43788, 43821, 43947]
+    assert ContextualMapping(np.int8(2), np.int8(5), 1 / 4).largest_code == ContextualMapping(2, 5, 1 / 4).largest_code > 0
+    assert ContextualMapping(1, 3, np.float32(1 / 3)).k == 3
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_codes_grow_like_the_power_2n_plus_2(n: int):
+    k = 64
+    largest = max(
+        ContextualMapping(1, n, 1 / k).codes([[[k - 1 - j] for j in reversed(range(n))], [[j] for j in (*range(n - 1), k - 1)]]).max(0)
+    )
+    assert math.log(largest, k) == pytest.approx(2 * n + 2, abs=0.01)
+
+
+def test_functions_of_grids_take_lists():
+    grids = [[[0], [1]], [[1], [1]]]
+    assert universal.column_codes(grids, 2).tolist() == [[0, 1], [1, 1]]
+    assert universal.has_distinct_tokens(grids, 2).tolist() == [True, False]
+    assert universal.contexts(grids, 2).tolist() == [[0, 1], [2, 2]]
 
 
 def test_hard_attention_is_the_limit_of_softmax_attention():

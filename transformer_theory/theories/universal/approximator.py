@@ -4,7 +4,8 @@ For :math:`f: [0, 1)^{n \times d} \to \mathbb{R}^{n \times d}` the network is co
 
 1. *Quantise.* Feed-forward layers round every entry down to a multiple of :math:`\delta`.
 2. *Contextual mapping.* The attention layers of :class:`.ContextualMapping`.
-3. *Values.* One feed-forward layer for each code q moves the tokens with :math:`|u^\top z - q| < 1/2` to their value.
+3. *Values.* One feed-forward layer for each code q moves the tokens with :math:`|u^\top z - q| \le 1/4` to
+   their value, and none beyond 1/2.
 
 A grid without positions that repeats a token is not covered, and its tokens may share codes. The layer of a shared code has the mean of the
 values. The paper allows ramps of the ReLUs of any small width; :meth:`Approximation.__call__` is the limit of width 0.
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from ...core.errors import some
 from ...core.statistics import fixed_generator
-from ...core.validation import as_float64, integers
+from ...core.validation import as_float64, integers, number
 from .grids import column_codes, has_distinct_tokens, powers, resolution
 from .layers import Attention, FeedForward, Layer, quantiser, value_step
 from .mapping import ContextualMapping
@@ -33,6 +34,7 @@ Function = Callable[[Float[Tensor, "points n d"]], Float[Tensor, "points n d"]]
 AttentionLayers = Literal["all", "none"]
 
 SAMPLES = 20_000  # points of a Monte Carlo error
+SAME = 1e-5  # values of one covered code are equal up to the rounding of float32
 RAMP = 2.0**-20  # default width of the quantiser's ramps, in units of delta
 
 
@@ -50,13 +52,13 @@ class UniversalApproximator:
         n: number of tokens.
         d: dimension of the tokens.
         delta: width of a cube, 1/k.
-        equivariant: True for the network without positions, which is permutation-equivariant (Theorem 2); f should be so too. False for
+        equivariant: True for the network without positions, which is permutation-equivariant (Theorem 2); f must be so too. False for
             positions (Theorem 3).
         attention: "all", or "none" for the network without its attention layers, which maps each token and position to its mean value.
 
     Raises:
         ValueError: a size is below 1, ``delta`` is not 1/k, or ``attention`` is unknown.
-        TypeError: a size is not an integer, or f is not callable.
+        TypeError: a size is not an integer, ``equivariant`` is not a boolean, or f is not callable.
     """
 
     f: Function
@@ -71,6 +73,8 @@ class UniversalApproximator:
         resolution(self.delta)
         if not callable(self.f):
             raise TypeError(f"f must be a function of tensors [points, n, d], got {type(self.f).__name__}")
+        if not isinstance(self.equivariant, bool):
+            raise TypeError(f"equivariant must be True or False, got {self.equivariant!r}")
         if self.attention not in get_args(AttentionLayers):
             raise ValueError(f"attention must be one of {some(map(repr, get_args(AttentionLayers)))}, got {self.attention!r}")
 
@@ -83,23 +87,42 @@ class UniversalApproximator:
         """Evaluates f at the centre of every cube and tabulates the values by code.
 
         Raises:
-            ValueError: there are too many grids, f returns another shape or values that are not finite, or the values are so large that a
-                later layer would take one for a code.
+            ValueError: there are too many grids, f fails on float64 tensors, returns another shape or values that are not finite, is not
+                equivariant although ``equivariant`` is set, or its values are so large that a later layer would take one for a code.
         """
-        grids = self.mapping.grids()
-        values = as_float64("values of f", self.f(torch.from_numpy((grids + 0.5) / self.mapping.k)))
-        if list(values.shape) != list(grids.shape) or not bool(torch.isfinite(values).all()):
-            found = list(values.shape) if list(values.shape) != list(grids.shape) else "values that are not finite"
-            raise ValueError(f"f must map [points, {self.n}, {self.d}] to finite values of the same shape, got {found}")
-        return self.fit_values(values.numpy())
+        return self.fit_values(self.target(torch.from_numpy((self.mapping.grids() + 0.5) / self.mapping.k)))
 
-    def fit_values(self, values: Shaped[np.ndarray, "grids n d"]) -> "Approximation":
+    def target(self, points: Float[Tensor, "points n d"]) -> Float[Tensor, "points n d"]:
+        """Evaluates f, without gradients, and checks its values.
+
+        Raises:
+            ValueError: f fails, or returns another shape or values that are not finite.
+        """
+        try:
+            with torch.no_grad():
+                values = self.f(points)
+        except RuntimeError as error:
+            first = str(error).partition("\n")[0]
+            raise ValueError(
+                f"f must take float64 tensors [points, n, d], got the error {first!r}; convert its input or weights"
+            ) from error
+        return self._checked("values of f", values, list(points.shape))
+
+    def _checked(self, name: str, values: Any, shape: list[int]) -> Float[Tensor, "points n d"]:
+        found = as_float64(name, values)
+        if list(found.shape) != shape or not bool(torch.isfinite(found).all()):
+            got = list(found.shape) if list(found.shape) != shape else "values that are not finite"
+            raise ValueError(f"{name} must be finite and have shape {shape}, got {got}")
+        return found
+
+    def fit_values(self, values: Any) -> "Approximation":
         """Tabulates given values, one per grid in the order of :meth:`.ContextualMapping.grids`, in place of those of f.
 
         Raises:
             ValueError: as for :meth:`fit`.
         """
         grids, k = self.mapping.grids(), self.mapping.k
+        values = self._checked("values", values, list(grids.shape)).numpy(force=True)
         tokens = self.contextual(grids)
         codes = column_codes(tokens, k)
         table, first, index = np.unique(codes.ravel(), return_index=True, return_inverse=True)
@@ -109,8 +132,15 @@ class UniversalApproximator:
         # A mean of equal values may differ from them by rounding; a value that belongs to one token alone is kept as it is.
         alone = np.bincount(index) == 1
         means[alone] = values.reshape(-1, self.d)[first[alone]]
+        covers = np.repeat(has_distinct_tokens(self.mapping.embed(grids), k * self.n + k), self.n)
+        gap = np.abs(values.reshape(-1, self.d) - means[index])[covers]
+        if self.equivariant and self.attention == "all" and gap.size and gap.max() > SAME * max(1.0, np.abs(values).max()):
+            raise ValueError(
+                f"f must be permutation-equivariant if equivariant=True, got values that differ from their mean by up to {gap.max():.3g} "
+                "between permutations of a grid; pass equivariant=False"
+            )
         covered = np.zeros(len(table), dtype=bool)
-        covered[index[np.repeat(has_distinct_tokens(self.mapping.embed(grids), k * self.n + k), self.n)]] = True
+        covered[index[covers]] = True
         approximation = Approximation(self, table, tokens.reshape(-1, self.d)[first], means, covered)
         approximation.check_values()
         return approximation
@@ -183,10 +213,11 @@ class Approximation:
     def on_grids(self, grids: Any, *, dtype: Any = None, inverse_temperature: float | None = None) -> Shaped[np.ndarray, "*grids n d"]:
         """Evaluates attention and value layers on grids; arguments of :meth:`.ContextualMapping.run`.
 
-        A token whose code is not within 1/2 of a table entry keeps its contextual code, which is far outside the range of f.
+        The value layers are a table here. A token whose code is not within 1/2 of an entry keeps its contextual code, which is far
+        outside the range of f; the layers with ReLUs are exact within 1/4.
 
         Returns:
-            Outputs ``[*grids, n, d]``, float64; computed in ``dtype``.
+            Outputs ``[*grids, n, d]``, float64; the codes are computed in ``dtype``.
         """
         tokens = self.settings.contextual(grids, dtype=dtype, inverse_temperature=inverse_temperature)
         codes = column_codes(tokens, self.k)
@@ -196,12 +227,9 @@ class Approximation:
         below = np.maximum(above - 1, 0)
         index = np.where(np.abs(codes - table[below]) <= np.abs(codes - table[above]), below, above)
         hit = (2 * np.abs(codes - table[index]) < 1)[..., None]
-        if tokens.dtype.kind != "f":
-            # The integers cancel exactly, so values are not rounded to the spacing of large floats.
-            outside = (tokens - self.tokens[index]).astype(float)
-            return np.where(hit, self.values[index] + outside / self.k, tokens.astype(float) / self.k)
-        move = (self.values * self.k - self.tokens.astype(float)).astype(tokens.dtype)
-        return (np.where(hit, tokens + move[index], tokens) / self.k).astype(np.float64)
+        # The codes are subtracted first, so that values are not rounded to the spacing of large floats.
+        outside = (tokens - self.tokens[index].astype(tokens.dtype)).astype(float)
+        return np.where(hit, self.values[index] + outside / self.k, tokens.astype(float) / self.k)
 
     def error(self, p: float = 1, *, samples: int = SAMPLES, generator: torch.Generator | None = None) -> float:
         r"""Estimates :math:`\big(\int \|f - g\|_p^p\big)^{1/p}` over the unit cube from uniform points; p = inf: the largest difference.
@@ -212,14 +240,19 @@ class Approximation:
             generator: draws the points; None: the same points in every call.
         Raises:
             ValueError: p is below 1, or ``samples`` is below 1.
+            TypeError: p is not a number, or ``generator`` is none.
         """
-        if not p >= 1:
+        if not number("p", p) >= 1:
             raise ValueError(f"p must be at least 1 (math.inf is allowed), got {p}")
         integers(samples=samples)
+        if not isinstance(generator, torch.Generator | None):
+            raise TypeError(f"generator must be a torch.Generator or None, got {type(generator).__name__}")
         generator = fixed_generator() if generator is None else generator
         points = torch.rand(samples, self.settings.n, self.settings.d, generator=generator, dtype=torch.float64)
-        gaps = (self.settings.f(points) - self(points)).abs()
-        return float(gaps.max()) if math.isinf(p) else float(gaps.pow(p).sum((1, 2)).mean() ** (1 / p))
+        gaps = (self.settings.target(points) - self(points)).abs()
+        largest = float(gaps.max())
+        # Relative to the largest, since high powers of small differences are 0 in float64.
+        return largest if math.isinf(p) or largest == 0 else largest * float((gaps / largest).pow(p).sum((1, 2)).mean() ** (1 / p))
 
     def layers(self, *, ramp: float = RAMP) -> tuple[Layer, ...]:
         """Returns all layers in order, for tokens (x + position) / delta: quantisers, attention, value layers.
@@ -235,12 +268,12 @@ class Approximation:
         if settings.attention == "none":
             raise ValueError("layers are those of the construction, got attention='none'; pass attention='all'")
         # With positions the entries of the j-th token lie in [j - 1, j), so the quantisers cover [0, n).
-        steps = self.k if settings.equivariant else self.k * settings.n
-        quantise = [quantiser(i, t, settings.d, ramp=ramp) for i in range(settings.d) for t in range(steps)]
+        stops = self.k if settings.equivariant else self.k * settings.n
+        quantise = [quantiser(i, t, settings.d, ramp=ramp) for i in range(settings.d) for t in range(stops)]
         moves = self.values * self.k - self.tokens.astype(float)
         # In increasing order of the codes: a value is smaller than the code that it replaces.
-        steps = [value_step(u, code, move) for code, move in zip(self.codes.tolist(), moves)]
-        return (*quantise, *settings.mapping.layers(), *steps)
+        values = [value_step(u, code, move) for code, move in zip(self.codes.tolist(), moves)]
+        return (*quantise, *settings.mapping.layers(), *values)
 
     def layer_counts(self) -> dict[str, int]:
         """Counts the layers: "quantise", "attention", "value" (codes of covered grids) and "repeated" (other codes)."""

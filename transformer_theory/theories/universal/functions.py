@@ -26,8 +26,11 @@ def random_function(generator: torch.Generator, *, n: int, d: int = 1, equivaria
         equivariant: whether the function commutes with permutations of the tokens.
     Raises:
         ValueError: a size is below 1.
+        TypeError: ``generator`` is none.
     """
     integers(n=n, d=d)
+    if not isinstance(generator, torch.Generator):
+        raise TypeError(f"generator must be a torch.Generator, got {type(generator).__name__}; pass torch.Generator().manual_seed(0)")
     a, b, c = (torch.randn(FEATURES, d, generator=generator, dtype=torch.float64) for _ in range(3))
     phase = 2 * math.pi * torch.rand(FEATURES, generator=generator, dtype=torch.float64)
     weights = torch.ones(n, dtype=torch.float64)

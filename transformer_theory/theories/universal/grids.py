@@ -10,7 +10,7 @@ Source: :cite:t:`yun2020transformers`.
 
 import math
 from fractions import Fraction
-from numbers import Real
+from numbers import Rational, Real
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -41,7 +41,7 @@ def resolution(delta: object) -> int:
         raise TypeError(f"delta must be a number, got {type(delta).__name__}; pass e.g. delta=1/4")
     value = float(delta)
     k = round(1 / value) if SMALLEST_DELTA <= value <= 1 else 0
-    if k < 2 or abs(value * k - 1) > 1e-9:
+    if k < 2 or abs(value * k - 1) > (1e-9 if isinstance(delta, float | Rational) else 1e-6):  # a float32 is 1/k up to its rounding
         near = max(2, k)
         raise ValueError(f"delta must be 1/k for an integer k >= 2, so that cubes tile [0, 1), got {delta}; pass e.g. delta=1/{near}")
     return k
@@ -55,7 +55,7 @@ def number_of_grids(k: int, d: int, n: int) -> int:
         TypeError: a size is not an integer.
     """
     integers(k=k, d=d, n=n)
-    return k ** (d * n)
+    return int(k) ** (int(d) * int(n))
 
 
 def all_grids(k: int, d: int, n: int) -> Shaped[np.ndarray, "grids n d"]:
@@ -64,20 +64,22 @@ def all_grids(k: int, d: int, n: int) -> Shaped[np.ndarray, "grids n d"]:
     Raises:
         ValueError: there are more than :data:`MAX_GRIDS`; the message states how many, and sizes that would do.
     """
+    k, d, n = int(k), int(d), int(n)
     count = number_of_grids(k, d, n)
     if count > MAX_GRIDS:
         fitting_n = math.floor(math.log(MAX_GRIDS) / (d * math.log(k)) + 1e-9)
         fitting_k = math.floor(MAX_GRIDS ** (1 / (d * n)) + 1e-9)
         hints = [f"n <= {fitting_n}"] * (fitting_n >= 1) + [f"delta >= 1/{fitting_k}"] * (fitting_k >= 2)
         advice = "pass " + " or ".join(hints) if hints else "lower d or n"
-        shown = f"{count:,}" if count < 10**15 else f"about 1e{len(str(count)) - 1}"
+        shown = f"{count:,}" if count < 10**15 else f"about 1e{math.floor(d * n * math.log10(k))}"
         raise ValueError(f"at most {MAX_GRIDS:,} grids can be enumerated, got {k}^({d} * {n}) = {shown}; {advice}")
     digits = np.arange(count)[:, None] // k ** np.arange(d * n)[::-1] % k
     return digits.reshape(count, n, d)
 
 
-def column_codes(tokens: Shaped[np.ndarray, "*grids n d"], k: int) -> Shaped[np.ndarray, "*grids n"]:
+def column_codes(tokens: Any, k: int) -> Shaped[np.ndarray, "*grids n"]:
     """Computes the codes of tokens, l_j = u^T x_j with u = (1, k, ..., k^(d-1)), in the dtype of the tokens ``[*grids, n, d]``."""
+    tokens = np.asarray(tokens)
     return (tokens * powers(k, tokens.shape[-1], tokens.dtype)).sum(-1)
 
 
@@ -86,7 +88,7 @@ def powers(k: int, d: int, dtype: Any = object) -> Shaped[np.ndarray, " d"]:
     return np.array([k**i for i in range(d)], dtype=object).astype(dtype)
 
 
-def has_distinct_tokens(grids: Shaped[np.ndarray, "*grids n d"], k: int) -> Shaped[np.ndarray, "*grids"]:
+def has_distinct_tokens(grids: Any, k: int) -> Shaped[np.ndarray, "*grids"]:
     """Returns whether the tokens of each grid are pairwise distinct: the grids that Lemma 6 of the paper covers."""
     ordered = np.sort(column_codes(grids, k), axis=-1)
     return (ordered[..., 1:] != ordered[..., :-1]).all(-1)
@@ -103,11 +105,11 @@ def excluded_share(k: int, d: int, n: int) -> Fraction:
     Raises:
         ValueError: a size is below 1.
     """
-    number_of_grids(k, d, n)
-    return 1 - Fraction(math.perm(k**d, n), k ** (d * n))
+    integers(k=k, d=d, n=n)
+    return 1 - Fraction(math.perm(k**d, n), number_of_grids(k, d, n))
 
 
-def contexts(grids: Shaped[np.ndarray, "grids n d"], k: int) -> Shaped[np.ndarray, "grids n"]:
+def contexts(grids: Any, k: int) -> Shaped[np.ndarray, "grids n"]:
     """Numbers the tokens in context: two tokens have the same number if they are equal and their grids are permutations of one another.
 
     Returns:
@@ -121,12 +123,16 @@ def contexts(grids: Shaped[np.ndarray, "grids n d"], k: int) -> Shaped[np.ndarra
 
 
 def collisions(number: Shaped[np.ndarray, "grids n"], codes: Codes) -> int:
-    """Counts the tokens in context that share their code with an earlier one: the number of contexts minus the number of codes.
+    """Counts by how many the contexts outnumber their codes: 0 if every token in context has a code of its own.
 
     Args:
         number: what must have different codes, e.g. :func:`contexts`; equal numbers may share a code.
         codes: codes of the tokens, ``[grids, n]``.
+    Raises:
+        ValueError: the shapes differ.
     """
+    if number.shape != codes.shape:
+        raise ValueError(f"number and codes must have one shape, got {list(number.shape)} and {list(codes.shape)}")
     # Numbers are few and small; codes may be Python integers, which np.unique sorts as well.
     pairs = {(int(one), code) for one, code in zip(number.ravel(), codes.ravel().tolist())}
     return len(pairs) - len({code for _, code in pairs})

@@ -8,8 +8,9 @@ up to :data:`ROUNDING` of their size.) Let g be the groups of the same input wit
 
 Patches of photographs hardly repeat; then the class token, which is the same input in every image, may be the only group. Its variance is
 then compared with that of all tokens, and the row says so.
-It is 0 before the first block by construction, stays 0 without attention, and is 1 if the own token leaves no trace. A contextual
-mapping needs more: different contexts must give the same input different vectors. The *smallest distance of contexts* is that of two
+It is 0 before the first block by construction, stays 0 without attention, and is about 1 if the own token leaves no trace: the squares in
+a group of m tokens are multiplied by m/(m-1), since its mean is estimated from the same tokens. A contextual mapping needs more:
+different contexts must give the same input different vectors. The *smallest distance of contexts* is that of two
 members of a group whose sequences differ, in units of the standard deviation of x. In a causal network only the tokens before count as
 context, which shows in the data: equal prefixes then give equal vectors.
 
@@ -74,7 +75,8 @@ def contextual_share(outputs: Float[Tensor, "tokens dim"], group: Int[Tensor, " 
     if not bool(repeated.any()):
         return None, 0
     reference = x[repeated] if int((counts > 1).sum()) > 1 else x
-    within = float((x - means[group])[repeated].square().sum(1).mean())
+    unbiased = counts / (counts - 1).clamp(min=1)
+    within = float(((x - means[group]).square().sum(1) * unbiased[group])[repeated].mean())
     total = float((reference - reference.mean(0)).square().sum(1).mean())
     return (within / total if 0 < total < float("inf") else None), int(repeated.sum())
 

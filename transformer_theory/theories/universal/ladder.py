@@ -9,7 +9,9 @@ contexts),
 The theorem predicts 1. A function of token and position alone has at most 0.
 
 **The null.** Targets are permuted among the contexts of the same token and position. A network without contextual information has the same
-Q for all such permutations, so what it knows of token and position cannot make it look better than its null.
+Q for all such permutations, so what it knows of token and position cannot make it look better than its null. Outputs that are wrong
+nearly everywhere may still exceed this null, since a few are right. A second null tells such rungs apart: functions of token and position
+alone, the medians of random halves of the contexts. Their Q is a little below 0.
 
 The last rung trains a transformer, with about as many parameters as the construction, on all 64 grids and asks for the same numbers, so it
 measures what gradient descent finds, not generalisation. Source: :cite:t:`yun2020transformers`.
@@ -18,10 +20,11 @@ measures what gradient descent finds, not generalisation. Source: :cite:t:`yun20
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
@@ -39,9 +42,10 @@ from .layers import run
 NAME, SOURCE = "universal", Source("yun2020transformers", "Theorem 3", "second-hand")
 K, N = 4, 3  # grid: d = 1, 64 grids, 192 codes
 NULL_KIND = "targets permuted among the contexts of the same token and position"
+BLIND_KIND = "functions of token and position alone"
 SHARE = "share of the contextual part of the target that is reproduced"
 PARAMETERS = "number of parameters"
-SIZES = {"equal": (8, 3), "small": (4, 2)}  # width and depth of the trained transformers: 2,609 and 501 parameters; the construction: 2,537
+SIZES = {"equal": (8, 3), "small": (4, 2)}  # width and depth of the trained transformers: 2,609 and 497 parameters; the construction: 2,537
 HEADS, STEPS, RATE, WARMUP = 2, 2000, 0.01, 0.05
 
 
@@ -52,38 +56,54 @@ def instance(generator: Generator) -> tuple[Approximation, Float[Tensor, "grids 
     return settings.fit_values(values.numpy()), values.squeeze(-1)
 
 
-def reproduced(outputs: Float[Tensor, "grids n"], targets: Float[Tensor, "*draws grids n"]) -> Float[Tensor, "*draws"]:
-    """Computes Q of outputs for one target, or for each of several, ``[*draws, grids, n]`` -> ``[*draws]``.
+def groups() -> Iterator[tuple[Int[Tensor, " rows"], int]]:
+    """Yields, for every token and position, the grids that have the token there, and the position."""
+    tokens = torch.cartesian_prod(*[torch.arange(K)] * N)  # [grids, n], in the order of all_grids
+    for position in range(N):
+        for token in range(K):
+            yield (tokens[:, position] == token).nonzero().squeeze(1), position
+
+
+def reproduced(outputs: Float[Tensor, "*#draws grids n"], targets: Float[Tensor, "*#draws grids n"]) -> Float[Tensor, "*draws"]:
+    """Computes Q for one target and one output, or for several of either, ``[*draws, grids, n]`` -> ``[*draws]``.
 
     Rows are the grids in the order of :func:`.all_grids`, so the contexts of a token and position are known.
     """
-    tokens = torch.cartesian_prod(*[torch.arange(K)] * N)  # [grids, n]
     best = torch.empty_like(targets)
-    for position in range(N):
-        for token in range(K):
-            rows = (tokens[:, position] == token).nonzero().squeeze(1)
-            best[..., rows, position] = targets[..., rows, position].quantile(0.5, dim=-1, keepdim=True)
+    for rows, position in groups():
+        best[..., rows, position] = targets[..., rows, position].quantile(0.5, dim=-1, keepdim=True)
     error = (outputs.nan_to_num(nan=0.0).clamp(0, 1) - targets).abs().sum((-2, -1))
     return 1 - error / (best - targets).abs().sum((-2, -1))
 
 
 def permuted(targets: Float[Tensor, "grids n"], draws: int, generator: Generator) -> Float[Tensor, "draws grids n"]:
     """Permutes targets among the grids with the same token at the same position, ``[draws, grids, n]``."""
-    tokens = torch.cartesian_prod(*[torch.arange(K)] * N)
     shuffled = targets.expand(draws, -1, -1).clone()
-    for position in range(N):
-        for token in range(K):
-            rows = (tokens[:, position] == token).nonzero().squeeze(1)
-            order = torch.rand(draws, len(rows), generator=generator).argsort(1)
-            shuffled[:, rows, position] = targets[rows[order], position]
+    for rows, position in groups():
+        order = torch.rand(draws, len(rows), generator=generator).argsort(1)
+        shuffled[:, rows, position] = targets[rows[order], position]
     return shuffled
 
 
-def row(outputs: Float[Tensor, "grids n"], targets: Float[Tensor, "grids n"], generator: Generator, note: str = "") -> Measurement:
-    """Returns the row of the ladder for the outputs of a network on all grids."""
+def context_free(targets: Float[Tensor, "grids n"], draws: int, generator: Generator) -> Float[Tensor, "draws grids n"]:
+    """Draws functions of token and position alone, ``[draws, grids, n]``: the median of the targets in a random half of the contexts."""
+    outputs = targets.expand(draws, -1, -1).clone()
+    for rows, position in groups():
+        half = torch.rand(draws, len(rows), generator=generator).argsort(1)[:, : len(rows) // 2]
+        outputs[:, rows, position] = targets[rows[half], position].quantile(0.5, dim=-1, keepdim=True)
+    return outputs
+
+
+def measured(outputs: Float[Tensor, "grids n"], targets: Float[Tensor, "grids n"], generator: Generator, **more: Any) -> list[Measurement]:
+    """Returns the two rows of the ladder for the outputs of a network on all grids, one per null."""
+    value = float(reproduced(outputs, targets))
     draws = reproduced(outputs, permuted(targets, LADDER_DRAWS, generator))
-    columns = {"null": Null(NULL_KIND, tuple(draws.tolist())), "predicted": 1.0, "n": targets.numel(), "source": SOURCE, "note": note}
-    return LADDER.row(NAME, float(reproduced(outputs, targets)), **columns)
+    blind = reproduced(context_free(targets, LADDER_DRAWS, generator), targets)
+    columns = {"n": targets.numel(), "source": SOURCE, **more}
+    return [
+        LADDER.row(NAME, value, null=Null(NULL_KIND, tuple(draws.tolist())), predicted=1.0, **columns),
+        LADDER.row(NAME, value, null=Null(BLIND_KIND, tuple(blind.tolist())), predicted=1.0, setting=f"null: {BLIND_KIND}", **columns),
+    ]
 
 
 def constructed(generator: Generator, *, dtype: type | None = None, inverse_temperature: float | None = None) -> Iterator[Measurement]:
@@ -96,7 +116,7 @@ def constructed(generator: Generator, *, dtype: type | None = None, inverse_temp
         scale = None if inverse_temperature is None else inverse_temperature / K**2
         with np.errstate(all="ignore"):  # float32 overflows in places; such outputs count as wrong
             outputs = run(approximation.layers(), mapping.embed(mapping.grids(), dtype=dtype), scale=scale) / K
-    yield row(torch.from_numpy(outputs.astype(np.float64)).squeeze(-1), targets, generator)
+    yield from measured(torch.from_numpy(outputs.astype(np.float64)).squeeze(-1), targets, generator)
     yield Measurement(NAME, "rung", PARAMETERS, approximation.parameters(), source=SOURCE)
 
 
@@ -158,7 +178,7 @@ def learnt(generator: Generator, *, size: str = "equal", steps: int = STEPS) -> 
         return
     with torch.no_grad():
         outputs = model(task.inputs).double()
-    yield row(outputs, targets, generator, note=f"{steps} steps of Adam, all 64 grids in each batch")
+    yield from measured(outputs, targets, generator, note=f"{steps} steps of Adam, all 64 grids in each batch")
     yield Measurement(NAME, "rung", PARAMETERS, sum(part.numel() for part in model.parameters()), source=SOURCE)
 
 

@@ -39,11 +39,6 @@ class Head:
     output: Shaped[np.ndarray, " d"]
 
     @property
-    def size(self) -> int:
-        """Dimension of queries, keys and values: the number of weight vectors of each."""
-        return np.atleast_2d(self.weight).shape[0]
-
-    @property
     def parameters(self) -> int:
         """Number of weights: query, key, value and output vectors, and the threshold."""
         return 4 * len(self.weight) + 1

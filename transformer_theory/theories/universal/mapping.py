@@ -26,8 +26,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from jaxtyping import Shaped
 
-from ...core.validation import integers
-from .grids import Codes, all_grids, column_codes, number_of_grids, powers, resolution
+from ...core.validation import as_tensor, integers, positive
+from .grids import Codes, all_grids, column_codes, has_distinct_tokens, powers, resolution
 from .layers import Attention, global_shift, run, selective_shift
 
 Positions = Literal["none", "integers", "steps"]
@@ -37,6 +37,22 @@ Positions = Literal["none", "integers", "steps"]
 - integers: j - 1 (Theorem 3), so that the windows of different j are disjoint;
 - steps: (j - 1) delta, for comparison: the windows overlap.
 """
+
+
+def floating(dtype: Any) -> np.dtype:
+    """Returns a floating dtype of numpy.
+
+    Raises:
+        TypeError: it is another one; integers of fixed size would overflow without a word.
+    """
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        found = np.dtype(object)
+    if found.kind != "f":
+        raise TypeError(f"dtype must be None (exact integers) or a floating dtype of numpy, got {dtype}; pass e.g. dtype=np.float64")
+    return found
+
 
 INT64_BITS = 62  # codes are doubled when they are compared with half-integers, and int64 has 63 bits
 
@@ -69,6 +85,9 @@ class ContextualMapping:
 
     def __post_init__(self):
         integers(d=self.d, n=self.n, global_factor=1 if self.global_factor is None else self.global_factor)
+        for name in ("d", "n", "global_factor"):  # integers of numpy would overflow
+            value = getattr(self, name)
+            object.__setattr__(self, name, None if value is None else int(value))
         if self.positions not in get_args(Positions):
             raise ValueError(f"positions must be one of {', '.join(map(repr, get_args(Positions)))}, got {self.positions!r}")
         resolution(self.delta)
@@ -84,10 +103,14 @@ class ContextualMapping:
         return self.k**self.d
 
     @property
+    def step(self) -> int:
+        """Difference of the positions of successive tokens in every entry, in units of delta."""
+        return {"none": 0, "integers": self.k, "steps": 1}[self.positions]
+
+    @property
     def offset(self) -> int:
         """Distance of the windows of the codes of successive tokens, in units of delta."""
-        per_entry = {"none": 0, "integers": self.k, "steps": 1}[self.positions]
-        return per_entry * sum(self.k**i for i in range(self.d))
+        return self.step * sum(self.k**i for i in range(self.d))
 
     @property
     def top(self) -> int:
@@ -122,10 +145,6 @@ class ContextualMapping:
         """
         return all_grids(self.k, self.d, self.n)
 
-    def number_of_grids(self) -> int:
-        """Returns k^(dn)."""
-        return number_of_grids(self.k, self.d, self.n)
-
     def layers(self) -> tuple[Attention, ...]:
         """Returns the selective shifts in increasing order of t, and the global shift.
 
@@ -144,18 +163,19 @@ class ContextualMapping:
 
         Args:
             grids: integers in [0, k), ``[*grids, n, d]``; arrays, tensors or lists.
-            dtype: dtype of the result. None: :attr:`dtype`, which holds all codes exactly.
+            dtype: ``np.float64`` or another floating dtype. None: :attr:`dtype`, which holds all codes exactly.
         Raises:
             ValueError: the shape does not fit, or an entry is not an integer in [0, k).
+            TypeError: ``dtype`` is not a floating dtype of numpy.
         """
-        tokens = np.asarray(grids)
+        dtype = self.dtype if dtype is None else floating(dtype)
+        tokens = as_tensor("grids", grids).numpy(force=True)
         if tokens.shape[-2:] != (self.n, self.d) or tokens.ndim < 2:
             raise ValueError(f"grids must have shape [*grids, {self.n}, {self.d}], got {list(tokens.shape)}; reshape them")
-        if tokens.size and (tokens.dtype.kind not in "iuO" or tokens.min() < 0 or tokens.max() >= self.k):
-            found = f"{tokens.dtype}" if tokens.dtype.kind not in "iuO" else f"{tokens.min()} to {tokens.max()}"
+        if tokens.size and (tokens.dtype.kind not in "iu" or tokens.min() < 0 or tokens.max() >= self.k):
+            found = f"{tokens.dtype}" if tokens.dtype.kind not in "iu" else f"{tokens.min()} to {tokens.max()}"
             raise ValueError(f"grids must hold integers in [0, {self.k}), in units of delta, got {found}; quantise them first")
-        per_entry = {"none": 0, "integers": self.k, "steps": 1}[self.positions]
-        return (tokens + per_entry * np.arange(self.n)[:, None]).astype(self.dtype if dtype is None else dtype)
+        return (tokens.astype(np.int64) + self.step * np.arange(self.n)[:, None]).astype(dtype)
 
     def run(self, grids: Any, *, dtype: Any = None, inverse_temperature: float | None = None) -> Shaped[np.ndarray, "*grids n d"]:
         r"""Applies the attention layers to grids, and returns the tokens, ``[*grids, n, d]``, in units of delta.
@@ -165,12 +185,15 @@ class ContextualMapping:
             dtype: arithmetic: None for exact integers, ``np.float64`` or ``np.float32``.
             inverse_temperature: :math:`\beta` of softmax attention, in the units of the paper; None: hard-max attention.
         Raises:
-            ValueError: the grids do not fit, or softmax attention is asked for in integers.
+            ValueError: the grids do not fit, softmax attention is asked for in integers, or ``inverse_temperature`` is not positive.
         """
-        scale = None if inverse_temperature is None else inverse_temperature / self.k**2
-        if scale is not None and np.dtype(dtype or object).kind != "f":
-            raise ValueError(f"softmax attention needs a floating dtype, got {dtype}; pass dtype=np.float64")
-        return run(self.layers(), self.embed(grids, dtype=dtype), scale=scale)
+        tokens = self.embed(grids, dtype=dtype)
+        if inverse_temperature is None:
+            return run(self.layers(), tokens)
+        positive(inverse_temperature=inverse_temperature)
+        if dtype is None:
+            raise ValueError("softmax attention needs a floating dtype, got None; pass dtype=np.float64")
+        return run(self.layers(), tokens, scale=float(inverse_temperature) / self.k**2)
 
     def codes(self, grids: Any, *, dtype: Any = None, inverse_temperature: float | None = None) -> Codes:
         """Computes the codes q_j = u^T z_j after the attention layers, ``[*grids, n]``; for the arguments see :meth:`run`."""
@@ -187,14 +210,27 @@ class ContextualMapping:
         Returns:
             The codes l_1 < ... < l_n of the tokens, ``[codes, n]``.
         Raises:
-            ValueError: the windows overlap, the factor is too small, or (n, d) = (2, 1) with positions, where a token moves twice.
+            ValueError: a number is not the code of a token of a covered grid, the windows overlap, the factor is too small, or
+                (n, d) = (2, 1) with positions, where a token moves twice.
         """
         if self.positions == "steps" or self.factor < self.range or (self.positions != "none" and (self.n, self.d) == (2, 1)):
             raise ValueError(
                 f"decoding needs disjoint windows, a global factor of at least {self.range} and no token that moves twice, got "
                 f"positions={self.positions!r}, factor {self.factor}, (n, d) = ({self.n}, {self.d}); use positions='none', or n >= 3"
             )
-        shifted, tokens = np.asarray(codes) // self.factor, []
+        codes = np.asarray(codes)
+        found = self.unrolled(codes)
+        entries = (found - self.offset * np.arange(self.n))[..., None] // powers(self.k, self.d) % self.k
+        known = (self.codes(entries.astype(np.int64)) == codes[..., None]).any(-1)  # encoded again
+        if self.positions == "none":
+            known &= has_distinct_tokens(entries, self.k)
+        if not known.all():
+            raise ValueError(f"codes must be those of tokens of covered grids, got {codes[~known][0]}")
+        return found
+
+    def unrolled(self, codes: Codes) -> Shaped[np.ndarray, "codes n"]:
+        """Applies the formulas of :meth:`decode` to any integers, without a check."""
+        shifted, tokens = codes // self.factor, []
         for j in reversed(range(self.n)):
             start = j * self.offset
             token = start + (shifted - start) % self.states

@@ -7,7 +7,7 @@ Codes are integers and thresholds half-integers, so keys differ by at least 1 an
 
 .. math:: \beta^* = \frac{2}{\delta^2} \ln\big(8\, T S (n-1) R\, (1 + 2S)^n (1 + F)\big)
 
-keeps the error of the codes below 1/2. It leaves a factor of 2 for keys and queries that are themselves inexact. The derivation is ours.
+keeps the error of the codes at or below 1/4, within which the value layers are exact. The derivation is ours.
 Setting: :cite:t:`yun2020transformers`.
 """
 

@@ -25,4 +25,4 @@ def one_of(sizes: tuple[Size, ...], generator: torch.Generator) -> Size:
 
 def listed(sizes: tuple[Size, ...]) -> str:
     """Returns the sizes as an assumption of a claim."""
-    return "(k, d, n) is one of " + ", ".join(str(size) for size in sizes)
+    return f"(k, d, n) is one of {', '.join(map(str, sizes))}; seeds repeat these {len(sizes)} sizes"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME, OWN = "universal", Source("yun2020transformers", "Lemma 6", "second-hand")
-COLLISIONS, EXCLUDED, LAYERS = "tokens in context that share a code", "share of grids with a repeated token", "attention layers"
+COLLISIONS, EXCLUDED, LAYERS = "tokens in context minus their codes", "share of grids with a repeated token", "attention layers"
 
 
 @dataclass(frozen=True)
@@ -71,15 +71,15 @@ class Codes(Experiment):
         left.set(title=f"Sequence {tuple(map(int, sequence))}", xlabel="selective shifts", ylabel="code + 1", yscale="log")
         label_ends(left)
         _scatter(right, arrays)
-        right.set(title="All grids", xlabel="code of the token alone", ylabel="code in context")
+        right.set(title="All grids", xlabel="code of the token alone", ylabel="code in context + 1")
         shared = result.select(quantity=COLLISIONS, setting="all grids").column("value")
-        count = f"{shared[0]:.0f}" if shared else "some"
+        count = f"{shared[0]:.0f} more than there are codes" if shared else "more than there are codes"
         caption(
             figure,
             "Left: the selective shift for t = 0, 1, ... moves the tokens of code t above all others. Then a global shift, not shown, adds "
             "a multiple of the largest code to every token. Right: the results; each dot is a token in its context. In grids with distinct "
-            "tokens (black) all codes differ, and lie above those of grids that repeat a token (orange). Of the latter "
-            f"{count} share a code with another (crosses).",
+            "tokens (black) all codes differ, and lie above those of grids that repeat a token (orange). Crosses share a code. The "
+            f"tokens in context are {count}.",
         )
         return figure
 

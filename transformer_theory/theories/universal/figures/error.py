@@ -3,6 +3,7 @@ r"""The error of the construction against the width of the cubes, and against th
 Source: :cite:t:`yun2020transformers`.
 """
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from ....core.measurement import Arrays, Measurement
 from ....core.plotting import axes, caption, line, style, text_figure
 from ....core.result import Result
 from ....core.sources import Source
-from ..approximator import AttentionLayers, UniversalApproximator, expected_layers
+from ..approximator import AttentionLayers, UniversalApproximator
 from ..functions import random_function
 
 if TYPE_CHECKING:
@@ -35,11 +36,20 @@ CASES: dict[str, tuple[bool, AttentionLayers]] = {  # equivariant target and net
 
 @dataclass(frozen=True)
 class Error(RandomExperiment):
-    """The errors of the step functions of three tokens for random smooth targets, with and without attention layers."""
+    """The errors of the step functions of three tokens for random smooth targets, with and without attention layers.
+
+    Raises:
+        ValueError: ``values`` are not strictly increasing.
+    """
 
     values: tuple[int, ...] = setting((2, 4, 8, 16, 32), ge=2, le=64, help="numbers k of values of an entry, 1/delta")
     targets: int = setting(3, ge=1, le=20, help="number of random targets; errors are means over them")
     samples: int = setting(10_000, ge=100, help="points of a Monte Carlo error")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if any(after <= before for before, after in itertools.pairwise(self.values)):
+            raise ValueError(f"values must be strictly increasing, got {self.values}; sort them and leave out repetitions")
 
     name: ClassVar[str] = "universal.error"
     sources: ClassVar[tuple[Source, ...]] = (PAPER,)
@@ -51,13 +61,15 @@ class Error(RandomExperiment):
 
     def measure(self) -> Iterator[Measurement | Arrays]:
         """Yields the errors per width and case, and the exponent between the two finest widths."""
-        errors = np.zeros((len(CASES), len(self.values), 2))
+        errors, layers = np.zeros((len(CASES), len(self.values), 2)), np.zeros((2, len(self.values)))
         for case, (equivariant, attention) in enumerate(CASES.values()):
             for target in range(self.targets):
                 # The same target for all widths, and for both networks with the same symmetry.
                 f = random_function(torch.Generator().manual_seed(self.seed + 1000 * target), n=3, equivariant=equivariant)
                 for index, k in enumerate(self.values):
                     network = UniversalApproximator(f, 3, 1, Fraction(1, k), equivariant, attention).fit()
+                    if attention == "all":
+                        layers[case, index] = sum(network.layer_counts().values())
                     for norm, p in enumerate((1, math.inf)):
                         errors[case, index, norm] += network.error(p, samples=self.samples) / self.targets
         for case, text in enumerate(CASES):
@@ -70,9 +82,7 @@ class Error(RandomExperiment):
                 slope = math.log(ratio) / math.log(self.values[-1] / self.values[-2])
                 predicted = 1.0 if CASES[text][1] == "all" else None
                 yield Measurement(NAME, "figure", EXPONENT, slope, predicted=predicted, basis="limit", setting=text, source=PAPER)
-        layers = [[sum(expected_layers(k, 1, 3, equivariant=case).values()) for k in self.values] for case in (False, True)]
-        values = np.array(self.values)
-        yield Arrays({f"{NAME}/errors": errors, f"{NAME}/values": values, f"{NAME}/layers": np.array(layers)})
+        yield Arrays({f"{NAME}/errors": errors, f"{NAME}/values": np.array(self.values), f"{NAME}/layers": layers})
 
     @style()
     def plot(self, result: Result) -> "Figure":
@@ -96,7 +106,7 @@ class Error(RandomExperiment):
             ax.invert_xaxis()
         for case, text in ((0, "positions"), (1, "no positions")):
             line(right, layers[case], errors[case, :, 0], color=looks[case][0], marker="o", label=text)
-        right.set(title="$L^1$ error and depth", xlabel="layers, for covered grids", xscale="log", yscale="log")
+        right.set(title="$L^1$ error and depth", xlabel="layers of the network", xscale="log", yscale="log")
         for ax in (left, middle, right):
             ax.yaxis.set_major_formatter("{x:g}")
             ax.yaxis.set_minor_formatter("")
@@ -104,7 +114,8 @@ class Error(RandomExperiment):
         caption(
             figure,
             "Random smooth functions of three tokens, d = 1. The L1 error falls like the width of the cubes; the largest error does so "
-            "with positions only, since grids that repeat a token share codes. Without attention layers a network knows only the token and "
-            "its position, and both errors stay. The price is depth: nearly all layers are those of the values.",
+            "with positions only, since grids that repeat a token share codes. Without attention layers a network knows only the token, "
+            "and with positions its place, and both errors stay. The price is depth: nearly all layers are those of the values. The two "
+            "curves of the right panel belong to different targets.",
         )
         return figure

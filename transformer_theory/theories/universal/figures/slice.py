@@ -69,9 +69,8 @@ class Slice(RandomExperiment):
         limit = float(np.abs(target).max())
         pictures = (("Target", target), ("Network", found), ("Difference", found - target), ("Without attention", blind))
         for ax, (title, picture) in zip(panels, pictures):
-            image = heatmap(ax, picture.T, title, vmin=-limit, vmax=limit, cmap="RdBu_r", bar=False)
+            image = heatmap(ax, picture.T[::-1], title, vmin=-limit, vmax=limit, cmap="RdBu_r", bar=False)
             image.set_extent((0, 1, 0, 1))
-            image.set_data(picture.T[::-1])
             ax.set(xlabel="first token", xticks=[0, 1], yticks=[0, 1])
         panels[0].set_ylabel("second token")
         figure.colorbar(image, ax=list(panels), fraction=0.02, pad=0.01).outline.set_visible(False)

@@ -1,4 +1,7 @@
-"""``python -m benchmarks.mutants [THEORY ...] [--workers N]``: runs the mutants and stores the score as ``docs/mutants.json``."""
+"""``python -m benchmarks.mutants [THEORY ...] [--workers N]``: runs the mutants and stores the score as ``docs/mutants.json``.
+
+If theories are named, the records of the others stay as they are.
+"""
 
 import argparse
 import json
@@ -33,7 +36,7 @@ def run(job: tuple[str, int]) -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the mutants of the named theories; stores the record if all theories were run."""
+    """Runs the mutants of the named theories and stores the record."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.mutants", description="perturbs the mathematics and runs the claims")
     parser.add_argument("theories", nargs="*", metavar="THEORY", help=f"any of {', '.join(THEORIES)}; default: all")
     parser.add_argument("--workers", type=int, default=2, help="processes (default 2)")
@@ -54,10 +57,14 @@ def main(arguments: list[str]) -> int:
         print(f"{name}: {counts['detected']} of {different} detected; {counts['equivalent']} equivalent")
     elapsed = time.perf_counter() - started
     print(f"{len(jobs)} mutants, seeds {', '.join(map(str, SEEDS))}, {elapsed:.0f} s in {chosen.workers} processes")
-    if names == THEORIES:
-        stored = {"made": header().splitlines(), "seeds": list(SEEDS), "seconds": round(elapsed), "mutants": records}
-        with replacing(PAGE) as draft:
-            draft.write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    if names != THEORIES:
+        before = json.loads(PAGE.read_text(encoding="utf-8"))
+        elapsed = before["seconds"]  # of the last run of all theories
+        records += [record for record in before["mutants"] if record["theory"] not in names]
+        records.sort(key=lambda record: THEORIES.index(record["theory"]))
+    stored = {"made": header().splitlines(), "seeds": list(SEEDS), "seconds": round(elapsed), "mutants": records}
+    with replacing(PAGE) as draft:
+        draft.write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return 0
 
 

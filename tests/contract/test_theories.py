@@ -26,7 +26,7 @@ from transformer_theory.probes import probe
 from transformer_theory.theories import THEORIES, list_theories
 
 ON_DATA = [theory for theory in list_theories() if theory.on_data and theory.on_data.reads is None]  # those that read tokens
-IN_NETWORKS = [theory for theory in list_theories() if theory.in_networks]
+IN_NETWORKS = [theory for theory in list_theories() if theory.in_networks and theory.in_networks.metrics()]  # not responses alone
 # The scope puts all tests of one theory one after the other, so that one process runs them and measures each data set once.
 every_theory = pytest.mark.parametrize("theory", list_theories(), ids=lambda theory: theory.name, scope="module")
 every_on_data = pytest.mark.parametrize("theory", ON_DATA, ids=lambda theory: theory.name, scope="module")

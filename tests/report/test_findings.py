@@ -121,7 +121,7 @@ def test_a_value_that_its_own_null_explains_is_no_finding():
     assert (
         "training raised the cosine to the max-margin direction in ViT (31 against 10.3), but sign flips give" in sentences(found(*rows))[0]
     )
-    for draws, expected in ((np.linspace(5, 20, 19), "opposite"), (np.linspace(40, 60, 19), "explained")):
+    for draws, expected in ((np.linspace(5, 20, 19), "opposite"), (np.linspace(40, 60, 19), "opposite")):
         null = Null("sign flips", tuple(draws))
         rows[3:] = in_network(SVM, (30.0, 31.0, 32.0), "<=", null=null, setting="null: sign flips")
         assert found(*rows).all[0].outcome == expected

@@ -119,8 +119,8 @@ def headlines(
         untrained: measurements of untrained networks, which give the null distribution.
     """
     for theory in theories:
-        if (in_networks := theory.in_networks) is None:
-            continue
+        if (in_networks := theory.in_networks) is None or not in_networks.metrics():
+            continue  # a theory with responses alone measures nothing in these networks, which take no ids
         final = _last(rows, theory.name, in_networks.headline)
         empty = Measurement(theory.name, "in network", in_networks.headline, None, reason=f"measured in no layer of {model}", model=model)
         empty = replace(empty, side=in_networks.side, scope="training", source=theory.sources[0])

@@ -40,6 +40,9 @@ COLOURS = {
     "turing": "#661100",
     "universal": "#6A51A3",
     "graph_tokens": "#117733",
+    "in_context": "#1B9AAA",
+    "induction": "#B8860B",
+    "chain_of_thought": "#882255",
     "network": "#5B6470",
     # networks, and the data in their features
     "ViT": "#4477AA",

@@ -96,7 +96,8 @@ class Finding:
             return "not tested"
         if not self.side:
             return "at chance"
-        if own is not None and own != self.side:
+        # A value that falls, but stays above a null that the theory expects it to exceed, has moved to the opposite side.
+        if own in (0, -1) and own != self.side:
             return "explained"
         return "opposite" if self.side == -1 else "changed as predicted" if row.scope == "training" else "as predicted"
 

@@ -25,6 +25,9 @@ THEORIES = (  # folders, in the order of the report
     "turing",
     "universal",
     "graph_tokens",
+    "in_context",
+    "induction",
+    "chain_of_thought",
 )
 
 T = TypeVar("T")

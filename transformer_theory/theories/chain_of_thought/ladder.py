@@ -1,0 +1,126 @@
+r"""The ladder: what the chain brings, as length, precision, hard-max and written weights are given up, and with the depth.
+
+The quantity is the accuracy of the answer with the chain minus that without, on the same questions. The theory predicts that the chain
+answers all of them, so the prediction is 1 minus the accuracy without.
+
+* *Written weights*: longest increasing subsequence. "Without" is the most frequent answer; nobody knows weights without a chain.
+* *Learnt*: two decoders of equal depth learn expressions modulo 5, with and without the chain, at equal numbers of steps.
+
+**The null** exchanges, for each question at random, the outcomes with and without the chain (McNemar's test by permutation).
+Source: :cite:t:`feng2023towards`.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache, partial
+
+import torch
+from jaxtyping import Bool
+from torch import Generator, Tensor
+
+from ...core.ladder import Ladder, Rung
+from ...core.measurement import Measurement, Null
+from ...core.sources import Source
+from ...core.statistics import LADDER_DRAWS
+from .arithmetic import Arithmetic
+from .dynamic import LIS
+from .learning import Mode, Recipe, Trained, correct, train
+from .tasks import Sample, Split, majority, split
+from .written import WrittenDecoder, whole
+
+NAME, SOURCE = "chain_of_thought", Source("feng2023towards", status="second-hand")
+GAP, WITH, WITHOUT, MAJORITY = (
+    "accuracy with the chain minus without",
+    "accuracy with the chain",
+    "accuracy without the chain",
+    "share of the most frequent answer",
+)
+NULL_KIND = "outcomes with and without the chain exchanged at random for each question"
+LADDER = Ladder(quantity=GAP, unit="share", side=">=", null_kind=NULL_KIND)
+QUESTIONS, TEST = 60, 300  # of a written decoder, and of a trained one
+STEPS = {2: 350, 3: 700}  # by number of operations
+TRAIN = {2: 1800, 3: 20_000}
+
+
+def exchanged(with_chain: Bool[Tensor, " n"], without: Bool[Tensor, " n"], generator: Generator) -> Null:
+    """Draws the null: the mean difference with random signs."""
+    difference = with_chain.double() - without.double()
+    signs = 2.0 * torch.randint(2, (LADDER_DRAWS, len(difference)), generator=generator, dtype=torch.float64) - 1
+    return Null(NULL_KIND, tuple((signs * difference).mean(1).tolist()))
+
+
+def gap_rows(
+    with_chain: Bool[Tensor, " n"], without: Bool[Tensor, " n"], common: Bool[Tensor, " n"], generator: Generator
+) -> Iterator[Measurement]:
+    """Yields the gap with its null, both accuracies, and that of the most frequent answer, from the outcome of each question."""
+    n, accuracies = len(with_chain), [float(each.double().mean()) for each in (with_chain, without, common)]
+    null = exchanged(with_chain, without, generator)
+    yield LADDER.row(NAME, accuracies[0] - accuracies[1], predicted=1 - accuracies[1], null=null, n=n, source=SOURCE)
+    for quantity, value in zip((WITH, WITHOUT, MAJORITY), accuracies):
+        yield Measurement(NAME, "rung", quantity, value, unit="share", n=n, source=SOURCE)
+
+
+def most_frequent(train: tuple[Sample, ...], test: tuple[Sample, ...]) -> Bool[Tensor, " n"]:
+    """Returns whether the most frequent answer of the training questions is right for each test question, ``[n]``."""
+    answer = majority(train)
+    return torch.tensor([sample.answer == answer for sample in test])
+
+
+def written(n: int, dtype: torch.dtype, scale: float, generator: Generator) -> Iterator[Measurement]:
+    """Measures the written decoder on random questions."""
+    task = LIS(n, n)
+    samples = tuple(task.sample(generator) for _ in range(2 * QUESTIONS))
+    train, test = samples[:QUESTIONS], samples[QUESTIONS:]
+    common = most_frequent(train, test)
+    yield from gap_rows(whole(WrittenDecoder(task, scale=scale, dtype=dtype), task, test), common, common, generator)
+
+
+@lru_cache(maxsize=1)
+def parts_of(seed: int, operations: int) -> Split:
+    """Returns the questions of a seed."""
+    generator = torch.Generator().manual_seed(seed)
+    return split(Arithmetic(operations, 5), train=TRAIN[operations], test=TEST, generator=generator)
+
+
+@lru_cache(maxsize=2)
+def network(seed: int, operations: int, depth: int, mode: Mode) -> Trained:
+    """Trains a decoder; kept for the next rung, which measures it in another precision."""
+    generator = torch.Generator().manual_seed(seed)
+    return train(parts_of(seed, operations), mode, steps=STEPS[operations], recipe=Recipe(depth=depth), generator=generator)
+
+
+def learnt(operations: int, depth: int, dtype: torch.dtype | None, generator: Generator) -> Iterator[Measurement]:
+    """Trains two decoders, or takes them from the rung before, and measures them on new questions."""
+    seed = generator.initial_seed()
+    parts = parts_of(seed, operations)
+    modes: tuple[Mode, Mode] = ("chain", "direct")
+    outcomes = [correct(network(seed, operations, depth, mode).model, parts.task, parts.test, mode, dtype=dtype) for mode in modes]
+    yield from gap_rows(outcomes[0], outcomes[1], most_frequent(parts.train, parts.test), generator)
+
+
+def _written(name: str, relaxes: str, column: str, n: int, dtype: torch.dtype, scale: float, *, covered: bool = False) -> Rung:
+    return Rung(name, relaxes, partial(written, n, dtype, scale), column, covered=covered)
+
+
+def _learnt(name: str, relaxes: str, operations: int, depth: int, dtype: torch.dtype | None = None) -> Rung:
+    return Rung(name, relaxes, partial(learnt, operations, depth, dtype), "learnt")
+
+
+LADDER = replace(
+    LADDER,
+    rungs=(
+        _written("n = 30, hard-max", "", "exact construction", 30, torch.float64, math.inf, covered=True),
+        _written("n = 100", "30 numbers", "exact construction", 100, torch.float64, math.inf),
+        _written("float32", "64 bits", "floating point", 100, torch.float32, math.inf),
+        _written("bfloat16", "32 bits", "floating point", 100, torch.bfloat16, math.inf),
+        _written("softmax, b = 5", "hard-max attention", "softmax", 100, torch.bfloat16, 5.0),
+        _written("softmax, b = 2", "a scale of 5", "softmax", 100, torch.bfloat16, 2.0),
+        _learnt("learnt, depth 1", "weights written by hand, for another task (2 operations modulo 5)", 2, 1),
+        _learnt("learnt, depth 2", "one layer", 2, 2),
+        _learnt("learnt, depth 3", "two layers", 2, 3),
+        _learnt("learnt, depth 5", "three layers", 2, 5),
+        _learnt("depth 5, bfloat16", "32 bits, in generation", 2, 5, torch.bfloat16),
+        _learnt("3 operations, depth 2", "2 operations; the depth is 2 again, and 32 bits", 3, 2),
+    ),
+)

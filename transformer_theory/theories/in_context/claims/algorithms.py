@@ -1,0 +1,193 @@
+"""Claims about transformers of ReLU attention that run ridge, lasso, logistic regression and model selection."""
+
+from dataclasses import replace
+
+import torch
+from torch import Generator
+
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
+from ..prompts import Prompts, gaussian_inputs, linear_prompts
+from ..references import ridge
+from ..statistics import (
+    KNOTS,
+    Slots,
+    decay_head,
+    extreme_eigenvalues,
+    lasso_transformer,
+    link_error,
+    logistic_transformer,
+    residual_heads,
+    ridge_transformer,
+    run,
+    select,
+    selection_slack,
+)
+from .layers import relative
+
+BAI, STRENGTH, LAYERS = "bai2023transformers", 0.1, (10, 30, 60)
+STRENGTHS = (0.003, 0.03, 0.3)
+NOISES, PROMPTS = (0.01, 4.0), 100  # variances of two kinds of prompts, and the number of each
+INSTANCE = "N = 20 examples of Gaussian inputs in 5 dimensions, noise of variance .1"
+
+
+def _one(generator: Generator) -> Prompts:
+    return linear_prompts(1, 20, gaussian_inputs(torch.ones(5)), noise=0.1, generator=generator)
+
+
+def _estimate(prompts: Prompts) -> torch.Tensor:
+    """Returns the ridge estimate of one prompt, by answers to unit vectors, ``[d]``."""
+    d = prompts.x.shape[2]
+    units = Prompts(prompts.x.expand(d, -1, -1), prompts.y.expand(d, -1), torch.eye(d, dtype=torch.float64), torch.zeros(d))
+    return ridge(units, STRENGTH)
+
+
+def _heads(generator: Generator, *, counted: bool) -> Evidence:
+    """Compares three heads with descent on the ridge loss; ``counted`` is whether the values carry (N + 1)/N."""
+    prompts, eta, strength = _one(generator), 0.2, STRENGTH
+    N, slots = prompts.x.shape[1], Slots(5)
+    scale = 1.0 if counted else N / (N + 1)
+    w, _ = run(prompts, (*residual_heads(slots, eta * scale, N), decay_head(slots, eta, strength)), 25)
+    exact = torch.zeros(5, dtype=torch.float64)
+    for _ in range(25):
+        exact = exact - eta * ((prompts.x[0] @ exact - prompts.y[0]) @ prompts.x[0] / N + strength * exact)
+    return Evidence(relative(w[0], exact), 1e-12, "<=")
+
+
+def _ridge(generator: Generator, *, third_head: bool) -> Evidence:
+    """Measures the distance to ridge after several numbers of layers, as a share of the printed bound."""
+    prompts = _one(generator)
+    low, high = extreme_eigenvalues(prompts)
+    kappa, exact, shares = (high + STRENGTH) / (low + STRENGTH), _estimate(prompts), []
+    for layers in LAYERS:
+        if third_head:
+            w, _ = ridge_transformer(prompts, STRENGTH, layers)
+        else:
+            w, _ = run(prompts, residual_heads(Slots(5), 1 / (high + STRENGTH), prompts.x.shape[1]), layers)
+        shares.append(float((w[0] - exact).norm() / ((1 - 1 / kappa) ** layers * exact.norm())))
+    return Evidence(max(shares), 1.0, "<=", detail={"kappa": kappa})
+
+
+def _lasso(generator: Generator, *, mlp: bool) -> Evidence:
+    """Compares 300 layers with the lasso of scikit-learn."""
+    from sklearn.linear_model import Lasso
+
+    prompts = _one(generator)
+    solver = Lasso(alpha=STRENGTH, fit_intercept=False, tol=1e-12, max_iter=100_000, random_state=0)
+    exact = solver.fit(prompts.x[0].numpy(), prompts.y[0].numpy()).coef_
+    w, _ = lasso_transformer(prompts, STRENGTH, 300) if mlp else run(prompts, residual_heads(Slots(5), 0.3, 20), 300)
+    return Evidence(float((w[0] - torch.as_tensor(exact)).abs().max()), 1e-7, "<=")
+
+
+def _logistic(generator: Generator, *, knots: int) -> Evidence:
+    """Measures the distance to exact descent on the logistic loss, as a share of the bound for the fine link."""
+    prompts = _one(generator)
+    prompts = replace(prompts, y=(prompts.y > 0).double())
+    eta, layers, x = 0.5, 40, prompts.x[0]
+    w, _ = logistic_transformer(prompts, eta, layers, knots=knots)
+    exact = torch.zeros(5, dtype=torch.float64)
+    for _ in range(layers):
+        exact = exact - eta * (torch.sigmoid(x @ exact) - prompts.y[0]) @ x / len(x)
+    # A step of descent with eta <= 2 / smoothness does not expand distances, so the errors of the link add up.
+    bound = layers * eta * link_error(KNOTS) * float(x.norm(dim=1).mean())
+    return Evidence(float((w[0] - exact).norm()) / bound, 1.0, "<=")
+
+
+def _mixed(generator: Generator) -> Prompts:
+    """Draws prompts of two noise levels."""
+    parts = [linear_prompts(PROMPTS, 24, gaussian_inputs(torch.ones(8)), noise=noise, generator=generator) for noise in NOISES]
+    return Prompts(*(torch.cat([getattr(part, name) for part in parts]) for name in ("x", "y", "query", "target")))
+
+
+def _bound(generator: Generator, *, sign: float) -> Evidence:
+    """Measures by how much the loss of the weighted answers exceeds the best candidate's, as a share of gamma log K."""
+    prompts, temperature = _mixed(generator), 0.1
+    weights, losses, _ = select(prompts, STRENGTHS, layers=60, held_out=12, temperature=temperature)
+    if sign < 0:
+        weights = (losses / temperature).softmax(1)
+    excess = (weights * losses).sum(1) - losses.min(1).values
+    return Evidence(float(excess.max()) / selection_slack(temperature, len(STRENGTHS)), 1.0, "<=")
+
+
+def _selection(generator: Generator, *, own: bool) -> Evidence:
+    """Compares the risk of selection with that of the best single strength, on prompts of two noise levels."""
+    prompts = _mixed(generator)
+    weights, _, answers = select(prompts, STRENGTHS, layers=60, held_out=12, temperature=0.02)
+    if not own:
+        weights = weights.roll(len(weights) // 2, 0)  # the losses of a prompt of the other noise level
+    risks = (answers - prompts.target[:, None]).square().mean(0)
+    chosen = float(((weights * answers).sum(1) - prompts.target).square().mean())
+    return Evidence(chosen / float(risks.min()), 1.0, "<=", detail={f"strength {s}": float(r) for s, r in zip(STRENGTHS, risks)})
+
+
+ALGORITHMS = (
+    Claim(
+        id="in_context/ridge-heads",
+        statement=r"Three heads of ReLU attention are one step of descent on $\frac{1}{2N} \|X w - y\|^2 + \frac\lambda2 \|w\|^2$.",
+        measures="largest relative difference of w after 25 layers",
+        source=Source(BAI, "Theorem 4", "second-hand"),
+        assumptions=(INSTANCE, "keys include the query, so the values of the two data heads carry (N + 1)/N"),
+        check=lambda generator: _heads(generator, counted=True),
+        control=lambda generator: _heads(generator, counted=False),
+        control_description="leaves the factor (N + 1)/N out",
+    ),
+    Claim(
+        id="in_context/ridge",
+        statement=r"After L layers the estimate is within $(1 - 1/\kappa)^L \|w_\lambda\|$ of ridge, $\kappa = (\beta + \lambda)/(\alpha + "
+        r"\lambda)$.",
+        measures="largest share of the bound that the distance reaches, after 10, 30 and 60 layers",
+        source=Source(BAI, "Theorem 4", "second-hand"),
+        assumptions=(
+            INSTANCE,
+            r"$\eta = 1/(\beta + \lambda)$ with the extreme eigenvalues $\alpha, \beta$ of $X^\top X / N$",
+            r"$\lambda = .1$",
+        ),
+        check=lambda generator: _ridge(generator, third_head=True),
+        control=lambda generator: _ridge(generator, third_head=False),
+        control_description="leaves the third head out",
+    ),
+    Claim(
+        id="in_context/lasso",
+        statement=r"With the MLP $\mathrm{ReLU}(w - \eta\lambda) - \mathrm{ReLU}(-w - \eta\lambda)$ the layers run ISTA and converge to "
+        "the lasso.",
+        measures="largest difference to the coefficients of scikit-learn after 300 layers",
+        source=Source(BAI, "Theorem 10", "second-hand"),
+        assumptions=(INSTANCE, r"$\eta = 1/\beta$, $\lambda = .1$"),
+        check=lambda generator: _lasso(generator, mlp=True),
+        control=lambda generator: _lasso(generator, mlp=False),
+        control_description="leaves the MLP out",
+    ),
+    Claim(
+        id="in_context/logistic",
+        statement=r"Heads that hold the link as a sum of ReLUs, up to $\varepsilon$, stay within $L \eta \varepsilon \frac1N \sum_j "
+        r"\|x_j\|$ of descent on the logistic loss.",
+        measures="distance after 40 layers as a share of the bound",
+        source=Source(BAI, "Theorem 7", "second-hand"),
+        assumptions=(INSTANCE, "labels are the signs of y", r"33 knots on $[-8, 8]$, $\varepsilon = .003$, $\eta = .5$"),
+        check=lambda generator: _logistic(generator, knots=KNOTS),
+        control=lambda generator: _logistic(generator, knots=5),
+        control_description="5 knots",
+    ),
+    Claim(
+        id="in_context/selection-bound",
+        statement=r"Weights $\propto e^{-\ell_k / \gamma}$ for K candidates with validation losses $\ell_k$ have "
+        r"$\sum_k p_k \ell_k \le \min_k \ell_k + \gamma \log K$.",
+        measures="largest excess over the best candidate, as a share of the bound",
+        source=Source(BAI, "Proposition 15", "second-hand"),
+        assumptions=("200 prompts of 24 examples in 8 dimensions, 12 of them held out", r"$\gamma = .1$, three strengths"),
+        check=lambda generator: _bound(generator, sign=1.0),
+        control=lambda generator: _bound(generator, sign=-1.0),
+        control_description="weights that grow with the loss",
+    ),
+    Claim(
+        id="in_context/selection",
+        statement=r"On prompts of two noise levels, ridge with a strength $\lambda$ that is selected inside the prompt has a smaller risk "
+        "than ridge with any one of the strengths.",
+        measures="risk of selection as a share of the best single strength's",
+        source=Source(BAI, "Theorem 16", "second-hand"),
+        assumptions=("200 prompts of 24 examples in 8 dimensions, 12 of them held out", "noise of variance .01 or 4", "three strengths"),
+        check=lambda generator: _selection(generator, own=True),
+        control=lambda generator: _selection(generator, own=False),
+        control_description="losses of a prompt of the other noise level",
+    ),
+)

@@ -1,0 +1,156 @@
+"""Claims about written layers of linear attention: steps of descent, GD++, the dual form."""
+
+import torch
+from torch import Generator, Tensor
+
+from ....core.claims import Claim, Evidence
+from ....core.sources import Source
+from ....models.attention import attend
+from ..descent import LinearAttentionGD, plus_plus_answers
+from ..dual import affine_residual, dual_part, linear_attention, update_matrix
+from ..prompts import Prompts, gaussian_inputs, linear_prompts
+from ..references import many_steps
+
+OSWALD, DAI = "vonoswald2023transformers", "dai2023why"
+SPECTRUM = torch.tensor([2.0, 1.0, 0.5, 0.25, 0.1], dtype=torch.float64)  # eigenvalues of the inputs' covariance in all claims
+KEYS_ONLY = "keys are the N examples, not the query"
+
+
+def _prompts(generator: Generator, *, noise: float = 0.0) -> Prompts:
+    return linear_prompts(32, 10, gaussian_inputs(SPECTRUM), noise=noise, generator=generator)
+
+
+def relative(found: Tensor, exact: Tensor) -> float:
+    """Returns the largest difference of two tensors ``[...]`` relative to the largest entry of the second."""
+    return float((found - exact).abs().max() / exact.abs().max())
+
+
+def _one_step(generator: Generator, *, query_is_key: bool) -> Evidence:
+    """Compares one layer with a step along the gradient that autograd computes, from random initial weights."""
+    prompts = _prompts(generator, noise=0.5)
+    W, eta = torch.randn(len(SPECTRUM), generator=generator, dtype=torch.float64), 0.3
+    model = LinearAttentionGD(eta, initial=W)
+    answers = model(prompts)
+    if query_is_key:
+        N = prompts.x.shape[1]
+        x, y = torch.cat([prompts.x, prompts.query[:, None]], 1), torch.cat([prompts.y, -(prompts.query @ W)[:, None]], 1)
+        # N + 1 keys with the factor eta / N.
+        answers = LinearAttentionGD(eta * (N + 1) / N, initial=W)(Prompts(x, y, prompts.query, prompts.target))
+    exact = []
+    for x, y, query in zip(prompts.x, prompts.y, prompts.query):
+        w = W.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad((x @ w - y).square().sum() / (2 * len(x)), w)
+        exact.append(query @ (W - eta * gradient))
+    return Evidence(relative(answers, torch.stack(exact)), 1e-13, "<=")
+
+
+def _layers(generator: Generator, *, missing: int) -> Evidence:
+    """Compares stacks of 1 to 20 layers with as many steps of descent."""
+    prompts = _prompts(generator, noise=0.5)
+    errors = []
+    for steps in (2, 5, 20):
+        errors.append(relative(LinearAttentionGD(0.2, steps)(prompts), many_steps(prompts, 0.2, steps - missing)))
+    return Evidence(max(errors), 1e-13, "<=")
+
+
+def _plus_plus(generator: Generator, *, second_head: bool) -> Evidence:
+    """Compares five layers of two heads with the product over the eigenvalues."""
+    prompts, eta, gamma = _prompts(generator), 0.15, 0.06
+    model = LinearAttentionGD(eta, 5, gamma=gamma if second_head else 0.0)
+    return Evidence(relative(model(prompts), plus_plus_answers(prompts, eta, gamma, 5)), 1e-11, "<=")
+
+
+def _context(generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Draws 64 queries and 16 keys and values with 4 channels."""
+    shapes = ((64, 4), (16, 4), (16, 4))
+    queries, keys, values = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
+    return queries, keys, values
+
+
+def _dual(generator: Generator, *, softmax: bool) -> Evidence:
+    """Compares attention plus a linear layer with the updated linear layer."""
+    queries, keys, values = _context(generator)
+    W = torch.randn(4, 4, generator=generator, dtype=torch.float64)
+    read = attend(queries, keys, values, scale=1.0) if softmax else linear_attention(queries, keys, values)
+    return Evidence(relative(queries @ W.mT + read, queries @ (W + update_matrix(keys, values)).mT), 1e-13, "<=")
+
+
+def _softmax(generator: Generator, *, scale: float) -> Evidence:
+    """Measures the share of softmax attention that no affine map of the queries explains."""
+    queries, keys, values = _context(generator)
+    return Evidence(affine_residual(queries, attend(queries, keys, values, scale=scale)), 0.02, ">=")
+
+
+def _first_order(generator: Generator, *, scale: float) -> Evidence:
+    """Measures the error of the dual part of softmax attention, relative to the attention without the mean of the values."""
+    queries, keys, values = _context(generator)
+    exact = attend(queries, keys, values, scale=scale) - values.mean(0)
+    return Evidence(float((exact - dual_part(scale * queries @ keys.mT, values)).norm() / exact.norm()), 0.05, "<=")
+
+
+LAYERS = (
+    Claim(
+        id="in_context/one-step",
+        statement=r"One layer of linear attention with $W_V = \begin{pmatrix} 0 & 0 \\ W_0 & -I \end{pmatrix}$ and $P = \frac{\eta}{N} I$ "
+        r"answers as $W_0 + \Delta W$ does, $\Delta W = -\frac{\eta}{N} \sum_j (W_0 x_j - y_j) x_j^\top$: one step of gradient descent.",
+        measures="largest difference to a step along autograd's gradient, relative to the largest answer",
+        source=Source(OSWALD, "Proposition 1", "confirmed"),
+        assumptions=(KEYS_ONLY, "N = 10 examples in 5 dimensions, noise of variance .5, random $W_0$"),
+        check=lambda generator: _one_step(generator, query_is_key=False),
+        control=lambda generator: _one_step(generator, query_is_key=True),
+        control_description="the query is a key as well",
+    ),
+    Claim(
+        id="in_context/many-steps",
+        statement=r"L such layers are L steps: the y of the tokens become residuals, $y_j \leftarrow y_j - \Delta W x_j$.",
+        measures="largest relative difference to gradient descent after 2, 5 and 20 steps",
+        source=Source(OSWALD, "Proposition 1", "second-hand"),
+        assumptions=(KEYS_ONLY, r"$W_0 = 0$, all layers equal"),
+        check=lambda generator: _layers(generator, missing=0),
+        control=lambda generator: _layers(generator, missing=1),
+        control_description="compares with one step fewer",
+    ),
+    Claim(
+        id="in_context/gd-plus-plus",
+        statement=r"A second head that changes the inputs, $x \leftarrow (I - \gamma S) x$, leaves the error $\prod_l (1 - \eta "
+        r"\lambda_l)$ in each eigendirection of S, with $\lambda_{l+1} = \lambda_l (1 - \gamma \lambda_l)^2$.",
+        measures="largest relative difference of the answers of 5 layers to the product over eigenvalues",
+        source=Source(OSWALD, status="own"),
+        assumptions=(KEYS_ONLY, "examples without noise", r"$\eta = .15$, $\gamma = .06$"),
+        check=lambda generator: _plus_plus(generator, second_head=True),
+        control=lambda generator: _plus_plus(generator, second_head=False),
+        control_description="leaves the second head out",
+    ),
+    Claim(
+        id="in_context/dual",
+        statement=r"Linear attention is an update of a linear layer: $W_0 q + \sum_j v_j k_j^\top q = (W_0 + \sum_j v_j k_j^\top) q$.",
+        measures="largest relative difference of the two sides",
+        source=Source(DAI, status="second-hand"),
+        assumptions=("attention without normalisation",),
+        check=lambda generator: _dual(generator, softmax=False),
+        control=lambda generator: _dual(generator, softmax=True),
+        control_description="softmax attention",
+    ),
+    Claim(
+        id="in_context/softmax",
+        statement=r"Softmax attention has no dual form: with Gaussian queries and keys no affine map $q \mapsto A q + c$ of the queries "
+        "explains it, even one that is fitted for the context. The threshold is ours.",
+        measures="share of the outputs' variance outside the best affine map of 64 queries",
+        source=Source(DAI, status="own"),
+        assumptions=("scores of standard deviation 2: 4 channels, scale 1, 16 keys",),
+        check=lambda generator: _softmax(generator, scale=1.0),
+        control=lambda generator: _softmax(generator, scale=0.01),
+        control_description="scores a hundred times smaller, where softmax is affine",
+    ),
+    Claim(
+        id="in_context/first-order",
+        statement=r"At small scores $s_j$ softmax attention is the mean of the values plus "
+        r"$\frac1n \sum_j (s_j - \bar s) v_j$, which has a dual form.",
+        measures="error of this sum, relative to the attention without the mean of the values",
+        source=Source(DAI, status="own"),
+        assumptions=("scores of standard deviation .02: 4 channels, scale .01, 16 keys",),
+        check=lambda generator: _first_order(generator, scale=0.01),
+        control=lambda generator: _first_order(generator, scale=1.0),
+        control_description="scores a hundred times larger",
+    ),
+)

@@ -1,0 +1,181 @@
+r"""The ladder: how far the answers of a model are those of one preconditioned step, from written weights to a decoder trained on text.
+
+The quantity is the cosine of the model's answers :math:`\hat y` and the best single step :math:`x^\top G b` over 2,000 new prompts, with G
+in closed form for the rung's inputs and noise (:mod:`.preconditioned`). The theory predicts 1.
+
+**The nulls.** The first null computes the step from the examples of another prompt, with the same query. The second one asks whether the
+answers are those of *one step* or of any good algorithm: it is the cosine of the answers of ridge, which are the best of all for Gaussian
+weights, with the step, on prompts drawn with replacement.
+
+The order is that of the columns of the reach map, so the block comes before depth. In the last rung the blocks are trained on a text and
+frozen, and only linear maps before and after them learn to answer prompts, as in :cite:t:`lu2022frozen`.
+Source: :cite:t:`vonoswald2023transformers`, :cite:t:`zhang2024trained`.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
+
+from ...core.ladder import Ladder, Rung
+from ...core.measurement import Measurement, Null
+from ...core.sources import Source
+from ...core.statistics import LADDER_DRAWS, RANGE_DRAWS, permutations
+from ...data import digits
+from ...data.text import Text
+from ...models import Decoder, build
+from ...models.decoder import PreNorm
+from ...probes import respond
+from ...training.fitting import fit
+from ...training.tasks import NextWord
+from .descent import LinearAttentionGD
+from .in_networks import SCORE, InContextScore, own_context
+from .inputs import TokenInputs
+from .learning import RegressionDecoder, train_attention, train_decoder
+from .preconditioned import optimal_step, preconditioner
+from .prompts import Prompts, gaussian_inputs, linear_prompts
+from .references import NAME, OTHERS, Answers, answers_of, cosine_of, one_step, ridge
+
+SOURCE, RIDGE = Source("zhang2024trained", "Theorem 4.1", "second-hand"), "answers of ridge"
+LADDER = Ladder(quantity="cosine of the answers and one preconditioned step", unit="", side=">=", null_kind=OTHERS)
+ERROR = "error of the answers as a share of that of the answer zero"
+N, TESTED, BATCH, NOISE = 20, 2000, 128, 0.5
+ATTENTION_STEPS, BLOCK_STEPS, TEXT_STEPS, READ_STEPS = 1000, 400, 300, 600
+DIM, TEXT_DIM, TEXT_DEPTH = 32, 64, 2
+ISOTROPIC, SPECTRUM = torch.ones(5, dtype=torch.float64), torch.tensor([2.0, 1.0, 0.5, 0.25, 0.1], dtype=torch.float64)
+Model = Callable[[Prompts], Answers]
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """Inputs and noise of a rung.
+
+    Attributes:
+        inputs: ``(shape, generator) -> x [*shape, d]``.
+        covariance, fourth: moments of the inputs, ``[d, d]``; ``fourth`` is None for Gaussian inputs.
+        noise: variance of the noise of the examples.
+    """
+
+    inputs: Callable[[tuple[int, ...], Generator], Tensor]
+    covariance: Float[Tensor, "d d"]
+    noise: float = 0.0
+    fourth: Float[Tensor, "d d"] | None = None
+
+    @property
+    def d(self) -> int:
+        """Number of coordinates."""
+        return len(self.covariance)
+
+    def matrix(self) -> Float[Tensor, "d d"]:
+        """Returns the best matrix G of a step, ``[d, d]``."""
+        return preconditioner(self.covariance, N, noise=self.noise, fourth=self.fourth)
+
+    def draw(self, generator: Generator, n: int = BATCH) -> Prompts:
+        """Draws n prompts."""
+        return linear_prompts(n, N, self.inputs, noise=self.noise, generator=generator)
+
+
+def gaussian(spectrum: Float[Tensor, " d"], noise: float) -> Setting:
+    """Returns the setting of Gaussian inputs with the eigenvalues ``[d]``."""
+    return Setting(gaussian_inputs(spectrum), torch.diag(spectrum), noise)
+
+
+@lru_cache(maxsize=1)
+def digit_setting() -> Setting:
+    """Returns the setting of patches of digits as inputs."""
+    inputs = TokenInputs.of(digits().tokens, components=5)
+    assert inputs is not None
+    return Setting(inputs.draw(), inputs.covariance, NOISE, inputs.fourth)
+
+
+def compared(answers: Model, setting: Setting, generator: Generator, note: str = "") -> Iterator[Measurement]:
+    """Compares a model's answers to 2,000 new prompts with the step; yields a row for each null, and the error."""
+    prompts, G = setting.draw(generator, TESTED), setting.matrix()
+    found, step = answers(prompts), one_step(prompts, G)
+    best = ridge(prompts, max(setting.noise, 1e-9) / N)
+    other = [cosine_of(found, one_step(prompts.with_contexts(order), G)) for order in permutations(TESTED, LADDER_DRAWS, generator)]
+    samples = torch.randint(TESTED, (LADDER_DRAWS, TESTED), generator=generator)
+    ridges = [cosine_of(best[sample], step[sample]) for sample in samples]
+    columns = {"predicted": 1.0, "n": TESTED, "source": SOURCE, "note": note}
+    for kind, draws, name in ((OTHERS, other, ""), (RIDGE, ridges, f"null: {RIDGE}")):
+        yield LADDER.row(NAME, cosine_of(found, step), null=Null(kind, tuple(draws)), setting=name, **columns)
+    zero = prompts.target.square().mean()
+    for name, each in (("model", found), ("one step", step), ("ridge", best)):
+        error = float((each - prompts.target).square().mean() / zero)
+        yield Measurement(NAME, "rung", ERROR, error, unit="share", setting=name, n=TESTED, source=SOURCE)
+
+
+def constructed(generator: Generator) -> Iterator[Measurement]:
+    """Measures the written layer with the best step, for isotropic inputs."""
+    setting = gaussian(ISOTROPIC, 0.0)
+    yield from compared(LinearAttentionGD(optimal_step(setting.covariance, N)), setting, generator)
+
+
+def attention(setting: Callable[[], Setting], softmax: bool, generator: Generator) -> Iterator[Measurement]:
+    """Trains one layer of attention and measures it."""
+    chosen = setting()
+    model = train_attention(chosen.draw, chosen.d, softmax=softmax, steps=ATTENTION_STEPS, generator=generator)
+    yield from compared(partial(answers_of, model), chosen, generator)
+
+
+def blocks(depth: int, generator: Generator) -> Iterator[Measurement]:
+    """Trains causal pre-norm blocks on prompts of digits' patches and measures them."""
+    chosen = digit_setting()
+    model = build(lambda: RegressionDecoder(chosen.d + 1, dim=DIM, depth=depth), generator)
+    assert isinstance(model, RegressionDecoder)
+    train_decoder(model, chosen.draw, steps=BLOCK_STEPS, generator=generator)
+    yield from compared(partial(answers_of, model), chosen, generator)
+
+
+def frozen(network: Decoder, generator: Generator) -> RegressionDecoder:
+    """Trains linear maps before and after the frozen blocks of a decoder to answer prompts of digits' patches."""
+    chosen = digit_setting()
+    for parameter in network.blocks.parameters():
+        parameter.requires_grad_(False)
+    model = build(lambda: RegressionDecoder(chosen.d + 1, dim=TEXT_DIM, blocks=network.blocks), generator)
+    assert isinstance(model, RegressionDecoder)
+    return train_decoder(model, chosen.draw, steps=READ_STEPS, generator=generator)
+
+
+def text_decoder(generator: Generator, text: Text) -> Iterator[Measurement]:
+    """Trains a decoder on a text, measures its in-context score, then its frozen blocks on prompts."""
+    train, rest = text.split(0.9)
+
+    def made() -> nn.Module:
+        words, hidden = len(text.vocabulary), 4 * TEXT_DIM
+        return Decoder(vocabulary=words, dim=TEXT_DIM, hidden=hidden, heads=2, depth=TEXT_DEPTH, dropout=0.0, block=PreNorm)
+
+    untrained, network = build(made, generator), build(made, generator)
+    optimiser = torch.optim.Adam(network.parameters(), lr=2e-3)
+    run = fit(network, NextWord(train, batch=32, length=64), optimiser=optimiser, steps=TEXT_STEPS, clip=1.0, generator=generator)
+    windows = rest.windows(64, length=63)
+    inputs = own_context(windows, {"length": 64}, generator, draws=RANGE_DRAWS)
+    targets = inputs.pop("targets")
+    (score,) = respond(network, inputs, [InContextScore()], targets=targets, null_kind="contexts of other sequences").select(quantity=SCORE)
+    yield replace(score, theory=NAME, kind="rung", scope=None, model="decoder", data=text.name)
+    assert isinstance(network, Decoder)
+    assert isinstance(untrained, Decoder)
+    note = f"Loss {float(run.losses[:10].mean()):.3g} → {float(run.losses[-10:].mean()):.3g} nats."
+    rows = list(compared(partial(answers_of, frozen(network, generator)), digit_setting(), generator, note))
+    yield from (replace(row, data=text.name, model="decoder") for row in rows)
+    (random, *_) = compared(partial(answers_of, frozen(untrained, generator)), digit_setting(), generator)
+    yield replace(random, quantity=f"{LADDER.quantity}, blocks with random weights", null=None, predicted=None, side=None)
+
+
+LADDER = replace(
+    LADDER,
+    rungs=(
+        Rung("written layer", "", constructed, "own setting", covered=True),
+        Rung("trained layer", "written weights", partial(attention, lambda: gaussian(ISOTROPIC, 0.0), False), "own setting", covered=True),
+        Rung("noise", "labels without noise", partial(attention, lambda: gaussian(ISOTROPIC, NOISE), False), "own setting"),
+        Rung("anisotropic inputs", "isotropic inputs", partial(attention, lambda: gaussian(SPECTRUM, NOISE), False), "own setting"),
+        Rung("patches of digits", "Gaussian inputs", partial(attention, digit_setting, False), "real tokens"),
+        Rung("softmax", "linear attention", partial(attention, digit_setting, True), "everything trained"),
+        Rung("GPT block", "one head alone: LayerNorm, two heads, MLP", partial(blocks, 1), "full block"),
+        Rung("two GPT blocks", "one layer", partial(blocks, 2), "depth"),
+        Rung("blocks trained on text", "blocks trained on prompts: only linear maps learn", text_decoder, "trained network", needs="text"),
+    ),
+)

@@ -1,0 +1,108 @@
+r"""The best single step: what one layer of linear attention should learn, in closed form.
+
+For inputs with covariance :math:`\Lambda`, weights :math:`w \sim N(0, I)` and noise of variance :math:`\sigma^2`, one layer of linear
+attention answers :math:`x^\top G b` with :math:`b = \tfrac1N \sum_j y_j x_j`. Over prompts, :math:`E[w b^\top] = \Lambda`, and
+
+.. math:: B = E[b b^\top] = \tfrac1N Q + (1 - \tfrac1N) \Lambda^2 + \tfrac{\sigma^2}{N} \Lambda, \qquad Q = E[\|x\|^2 x x^\top].
+
+So the risk :math:`E (x^\top G b - x^\top w)^2 = \operatorname{tr} \Lambda (G B G^\top - G \Lambda - \Lambda G^\top + I)` has its minimum at
+:math:`G = \Lambda B^{-1}`. For Gaussian inputs :math:`Q = 2 \Lambda^2 + (\operatorname{tr} \Lambda) \Lambda`, and this is
+:math:`\Gamma^{-1}` with
+
+.. math:: \Gamma = (1 + \tfrac1N) \Lambda + \tfrac{\operatorname{tr} \Lambda + \sigma^2}{N} I .
+
+The best step of plain descent, :math:`G = \eta I`, is :math:`\eta = \operatorname{tr} \Lambda^2 / \operatorname{tr} \Lambda B`.
+Source: :cite:t:`zhang2024trained` for Gaussian inputs without noise; noise, other moments and the best step are the library's own
+derivation.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ...core.validation import integers
+
+Square = Float[Tensor, "d d"]
+
+
+def fourth_moment(x: Float[Tensor, "*n d"]) -> Square:
+    """Computes Q, the mean of |x|^2 x x^T, of samples ``[..., d]``; float64 ``[d, d]``."""
+    flat = x.double().flatten(0, -2)
+    return (flat * flat.square().sum(-1, keepdim=True)).mT @ flat / len(flat)
+
+
+def gamma(covariance: Square, N: int, *, noise: float = 0.0) -> Square:
+    """Computes Gamma for Gaussian inputs, ``[d, d]``.
+
+    Args:
+        covariance: covariance of the inputs, ``[d, d]``.
+        N: number of examples.
+        noise: variance of the noise.
+    Raises:
+        ValueError: N is below 1, or the covariance is not symmetric and positive.
+    """
+    _check(covariance, N, noise)
+    spread = (covariance.trace() + noise) / N
+    return (1 + 1 / N) * covariance + spread * torch.eye(len(covariance), dtype=covariance.dtype)
+
+
+def second_moment(covariance: Square, N: int, *, noise: float = 0.0, fourth: Square | None = None) -> Square:
+    """Computes B, the second moment of b over prompts, ``[d, d]``; for the arguments see :func:`preconditioner`."""
+    _check(covariance, N, noise)
+    square = covariance @ covariance
+    Q = 2 * square + covariance.trace() * covariance if fourth is None else fourth
+    return Q / N + (1 - 1 / N) * square + noise / N * covariance
+
+
+def preconditioner(covariance: Square, N: int, *, noise: float = 0.0, fourth: Square | None = None) -> Square:
+    """Computes the best matrix G of one layer, ``[d, d]``: the inverse of :func:`gamma` for Gaussian inputs.
+
+    Args:
+        covariance: covariance of the inputs, whose mean is zero, ``[d, d]``.
+        N: number of examples.
+        noise: variance of the noise.
+        fourth: :func:`fourth_moment` of inputs that are not Gaussian, ``[d, d]``. None: Gaussian inputs.
+    Raises:
+        ValueError: N is below 1, or the covariance is not symmetric and positive.
+    """
+    if fourth is None:
+        return torch.linalg.inv(gamma(covariance, N, noise=noise))
+    return torch.linalg.solve(second_moment(covariance, N, noise=noise, fourth=fourth), covariance).mT
+
+
+def risk(G: Square, covariance: Square, N: int, *, noise: float = 0.0, fourth: Square | None = None) -> float:
+    """Computes the mean squared error of the answers x^T G b; for the other arguments see :func:`preconditioner`."""
+    B = second_moment(covariance, N, noise=noise, fourth=fourth)
+    cross = G @ covariance
+    return float((covariance @ (G @ B @ G.mT - cross - cross.mT + torch.eye(len(G), dtype=G.dtype))).trace())
+
+
+def answers_cosine(G: Square, other: Square, covariance: Square, N: int, *, noise: float = 0.0, fourth: Square | None = None) -> float:
+    """Computes the cosine over prompts of the answers x^T G b of two matrices; for the other arguments see :func:`preconditioner`.
+
+    Unlike the cosine of the matrices it does not depend on directions in which the inputs hardly vary.
+    """
+    B = second_moment(covariance, N, noise=noise, fourth=fourth)
+    inner, first, second = (float((covariance @ left @ B @ right.mT).trace()) for left, right in ((G, other), (G, G), (other, other)))
+    return inner / math.sqrt(first * second)
+
+
+def optimal_step(covariance: Square, N: int, *, noise: float = 0.0, fourth: Square | None = None) -> float:
+    """Computes the step of plain descent with the smallest risk; for the arguments see :func:`preconditioner`."""
+    B = second_moment(covariance, N, noise=noise, fourth=fourth)
+    return float((covariance @ covariance).trace() / (covariance @ B).trace())
+
+
+def _check(covariance: Tensor, N: int, noise: float) -> None:
+    """Raises :class:`ValueError` unless the covariance ``[d, d]`` is symmetric and positive and the numbers are in range."""
+    integers(N=N)
+    if not 0 <= noise < math.inf:
+        raise ValueError(f"noise must be a variance of at least 0, got {noise}")
+    size = float(covariance.abs().max())
+    if not math.isfinite(size) or not torch.allclose(covariance, covariance.mT, rtol=0, atol=1e-9 * size):
+        raise ValueError("covariance must be finite and symmetric, got another matrix; pass x.mT @ x / len(x)")
+    low = float(torch.linalg.eigvalsh(covariance)[0])
+    if low <= 1e-12 * size:
+        raise ValueError(f"covariance must be positive, got the eigenvalue {low:.3g}; project the inputs on fewer dimensions")

@@ -1,0 +1,94 @@
+"""The formation of induction heads: accuracy, prefix matching and loss over training, with two layers and with one.
+
+Source: :cite:t:`olsson2022incontext`, whose networks learn from text.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from ....core.experiment import RandomExperiment, setting
+from ....core.measurement import Measurement
+from ....core.plotting import axes, caption, label_ends, line, null_band, shades, style, text_figure
+from ....core.result import Result
+from ....core.sources import Source
+from ..learning import LENGTH, VOCABULARY, copy_accuracy, train_induction
+from ..scores import PREFIX, PREVIOUS, SCORES, draw_blocks, sequence_scores, uniform_score
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAME, SOURCE = "induction", Source("olsson2022incontext", "Argument 1", "own")
+ACCURACY, LOSS = "share of the second block that is predicted", "loss of the second block"
+KINDS = {"two layers": 2, "one layer": 1}
+
+
+@dataclass(frozen=True)
+class Formation(RandomExperiment):
+    """Copy accuracy, loss, prefix matching and attention to the previous token of the best heads over training on repeated patterns."""
+
+    steps: int = setting(400, ge=1, le=10**5, help="batches of 32 patterns")
+    every: int = setting(10, ge=1, le=10**5, help="steps between measurements")
+    blocks: int = setting(128, ge=1, le=4096, help="blocks of 16 ids on which the networks are measured")
+
+    name: ClassVar[str] = "induction.formation"
+    sources: ClassVar[tuple[Source, ...]] = (SOURCE,)
+
+    @classmethod
+    def quick(cls) -> "Formation":
+        """60 steps."""
+        return cls(steps=60, every=20, blocks=16)
+
+    def measure(self) -> Iterator[Measurement]:
+        """Yields four quantities of both networks at each measured step."""
+        rows: list[Measurement] = []
+        for kind, layers in KINDS.items():
+            generator = self.generator()
+            ids, _ = draw_blocks(self.blocks, length=LENGTH // 2, vocabulary=VOCABULARY, generator=generator)
+
+            def callback(step: int, model: nn.Module, kind: str = kind, ids: torch.Tensor = ids) -> None:
+                best = sequence_scores(model, ids).mean(1).amax(-1).tolist()
+                half = LENGTH // 2
+                loss = functional.cross_entropy(model(ids)[:, half:-1].flatten(0, 1), ids[:, half + 1 :].flatten())
+                columns = {"setting": kind, "step": step, "n": self.blocks, "source": SOURCE}
+                rows.append(Measurement(NAME, "figure", ACCURACY, copy_accuracy(model, ids), unit="share", **columns))
+                rows.append(Measurement(NAME, "figure", LOSS, float(loss), unit="nats", **columns))
+                for quantity in (PREFIX, PREVIOUS):
+                    value = best[SCORES.index(quantity)]
+                    rows.append(Measurement(NAME, "figure", f"{quantity}, best head", value, unit="share", **columns))
+
+            measured = sorted({*range(0, self.steps + 1, self.every), self.steps})
+            train_induction(layers, steps=self.steps, generator=generator, norm=True, measured=measured, measure=callback)
+        yield from rows
+
+    @style()
+    def plot(self, result: Result) -> "Figure":
+        """Draws accuracy, loss and the two scores over the steps."""
+        if not result.select(quantity=ACCURACY):
+            return text_figure(f"{self.name}: nothing was measured")
+        figure, panels = axes(1, 3, width=7.0, height=2.7)
+        dark, light = shades(3)[0], shades(3)[1]
+        for kind, tint in zip(KINDS, (dark, light)):
+            for ax, quantity in zip(panels, (ACCURACY, LOSS)):
+                rows = result.select(quantity=quantity, setting=kind)
+                line(ax, rows.column("step"), rows.column("value"), color=tint, label=kind.replace(" ", "\n"))
+            for quantity, dashes in ((PREFIX, "-"), (PREVIOUS, ":")):
+                rows = result.select(quantity=f"{quantity}, best head", setting=kind)
+                line(panels[2], rows.column("step"), rows.column("value"), color=tint, linestyle=dashes)
+        panels[0].set(xlabel="step", title="share predicted", ylim=(-0.03, 1.05))
+        panels[1].set(xlabel="step", title="loss, nats", ylim=(0, None))
+        panels[2].set(xlabel="step", title="best heads", ylim=(-0.03, 1.05))
+        null_band(panels[2], uniform_score(LENGTH), label="")
+        label_ends(panels[0])
+        label_ends(panels[1])
+        caption(
+            figure,
+            "Blocks of 16 different ids that occur twice; loss and share concern the second block. Right: prefix "
+            "matching (solid) and attention "
+            "to the previous token (dotted) of the head that has most of it; grey: uniform attention. Training on patterns of 6 to 16 ids.",
+        )
+        return figure

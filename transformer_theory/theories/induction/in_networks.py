@@ -1,0 +1,294 @@
+r"""Which heads of a network do induction, whether they copy, and how much of attention is positional.
+
+*In any network with attention*, from its own inputs: the **positional share** of the scores. Let S be the scores of a head, centred over
+the keys of each query, since softmax ignores the mean. The share of their variance that all sequences have in common is
+
+.. math:: \frac{E_{a \ne b} \langle S^a, S^b \rangle}{E_a \|S^a\|^2},
+
+over pairs of sequences: 1 if attention depends on positions only, 0 in expectation if sequences have nothing in common. For tokens e + p
+of independent Gaussian vectors with variances :math:`\sigma_e^2, \sigma_p^2` it is :math:`(\sigma_p^2 / (\sigma_e^2 + \sigma_p^2))^2`:
+scores are quadratic. Untrained networks are its null.
+
+*In networks of ids*: the scores of :mod:`.scores` on blocks that occur twice; the *copying score* of each head (:mod:`.circuits`), whose
+matrices are found by comparing values with the module's projections, whatever the layout; and the loss of each block. Norms between
+embedding, head and unembedding are left out of the copying score. Sources: :cite:t:`elhage2021mathematical`,
+:cite:t:`olsson2022incontext`; the positional share is our own.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
+
+from ...core.measurement import Measurement, Null
+from ...core.metric import ActivationKind, Activations, Metric, Place
+from ...core.sources import Source
+from ...core.statistics import RANGE_DRAWS, fixed_generator
+from ...core.theory import InNetworks, Response
+from ...metrics.responses import PositionLoss
+from .circuits import eigenvalue_share
+from .scores import SCORES, UNRELATED, block_length, draw_blocks, score_weights, uniform_score
+
+NAME = "induction"
+POSITIONAL, COPYING = "positional share of the scores", "copying score"
+ROTATED = "random rotations of the head's values"
+OWN, OLSSON, ELHAGE = Source("olsson2022incontext", status="own"), Source("olsson2022incontext"), Source("elhage2021mathematical")
+SEQUENCES, LOSS_SHARE = 50, 4  # blocks by default; the loss is measured on a quarter of them
+MODEL: Place = (-1,)  # place of W_U W_E
+MATCH_RTOL = 1e-3  # largest relative distance of a value from a column of a projection
+SAMPLE = 32  # tokens on which values and projections are compared
+
+
+class PositionalShare(Metric):
+    """The positional share of the scores of each head, see the module's docstring. Sequences of different lengths are measured apart and
+    added.
+
+    Attributes:
+        sums: by layer, first head, queries and keys: number of sequences, sum of squares, then the sum of the scores,
+            ``[heads, 2 + queries * keys]``.
+    """
+
+    kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+    null_source: ClassVar = "untrained"
+
+    def update(self, activations: Activations) -> None:
+        """Adds the scores of one module; modules without known weights are skipped."""
+        if (weights := activations.weights) is None:
+            return
+        n, heads, q, k = weights.shape
+        # Logarithms of the weights are the scores up to a constant per query, with any scale and bias; a weight that underflows is cut off.
+        allowed = weights > 0
+        S = weights.double().clamp_min(torch.finfo(torch.float32).tiny).log()
+        S = torch.where(allowed, S, 0.0)
+        S = torch.where(allowed, S - S.sum(-1, keepdim=True) / allowed.sum(-1, keepdim=True).clamp(min=1), 0.0)
+        parts = [torch.full((heads, 1), float(n), device=S.device), S.square().sum((0, 2, 3))[:, None], S.sum(0).flatten(1)]
+        self.add((activations.layer, activations.first_head, q, k), torch.cat(parts, 1).double().cpu())
+
+    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
+        """Returns one row per layer and head; the null comes from untrained networks."""
+        heads: dict[tuple[int, int], list[tuple[float, float, float]]] = {}
+        for (layer, first, *_), sums in sorted(self.sums.items(), key=lambda item: item[0]):
+            for head, (n, squares, *scores) in enumerate(sums, start=first):
+                total = float(torch.stack(scores).square().sum())
+                # Pairs of different sequences: |sum|^2 - sum of squares = sum over a != b of <S_a, S_b>.
+                common = (total - float(squares)) / float(n - 1) if n > 1 else 0.0
+                heads.setdefault((layer, head), []).append((float(n), common, float(squares) if n > 1 else 0.0))
+        rows = []
+        for (layer, head), parts in heads.items():
+            count, common, squares = (sum(column) for column in zip(*parts))
+            value, reason = (
+                (common / squares, "") if squares > 1e-12 * count else (None, "all scores of a query are equal, or one sequence")
+            )
+            place = {"layer": layer, "head": head, "n": int(count), "source": OWN, "side": ">="}
+            rows.append(Measurement(NAME, "in network", POSITIONAL, value, unit="share", reason=reason, **place))
+        return rows
+
+
+class InductionScores(Metric):
+    """Previous-token, prefix-matching and duplicate-token score of each head, for blocks that occur twice (:func:`.score_weights`).
+
+    Attributes:
+        sums: by layer and first head: number of sequences and the sums of the three scores, then those of uniform attention, ``[7,
+        heads]``.
+    """
+
+    kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+
+    def update(self, activations: Activations) -> None:
+        """Adds the attention weights of one module; modules without known weights are skipped.
+
+        Raises:
+            ValueError: the tokens are not a block that occurs twice (:func:`.score_weights`).
+        """
+        if (weights := activations.weights) is None:
+            return
+        scores = score_weights(weights.double()).sum(1)
+        count = torch.full_like(scores[:1], float(len(weights)))
+        parts = [count, scores, *(count * uniform_score(weights.shape[-1], quantity) for quantity in SCORES)]
+        self.add((activations.layer, activations.first_head), torch.cat(parts).cpu())
+
+    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
+        """Returns three rows per layer and head; :func:`.respond` adds the null."""
+        rows = []
+        for (layer, first), sums in sorted(self.sums.items(), key=lambda item: item[0]):
+            for head, (count, *values) in enumerate(sums.T.tolist(), start=first):
+                place = {"layer": layer, "head": head, "n": int(count), "source": OLSSON, "side": ">="}
+                for quantity, score, uniform in zip(SCORES, values[:3], values[3:]):
+                    note = f"uniform attention, 1/(i+1): {uniform / count:.3f}"
+                    rows.append(Measurement(NAME, "in network", quantity, score / count, unit="share", note=note, **place))
+        return rows
+
+
+class CopyingScore(Metric):
+    """The copying score of each head, from the weights alone; inputs serve to find the matrices.
+
+    In the null the values of each head are rotated at random before W_O, which keeps all singular values.
+
+    Attributes:
+        sums: W_V and W_O^T of each attention, ``[heads, 2, dim, p]``, by layer and first head; W_U W_E at place -1, ``[dim, dim]``.
+            Empty tensors where a matrix was not found.
+    """
+
+    kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention", "outputs")
+
+    def add(self, place: Place, sums: Tensor) -> None:
+        """Stores a matrix; later batches have the same ones."""
+        self.sums.setdefault(place, sums)
+
+    def update(self, activations: Activations) -> None:
+        """Stores the matrices of one module, or those of the embedding and unembedding."""
+        if not isinstance(activations.module, nn.Module):
+            return
+        if activations.kind == "outputs":
+            self.add(MODEL, embedding_product(activations.module))
+        elif (place := (activations.layer, activations.first_head)) not in self.sums:
+            self.add(place, value_and_output(activations))
+
+    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
+        """Returns one row per layer and head; a head whose matrices were not found has a row with the reason."""
+        product, rows = self.sums.get(MODEL, torch.empty(0)), []
+        generator = fixed_generator() if generator is None else generator
+        for place, sums in sorted(self.sums.items(), key=lambda item: item[0]):
+            if place == MODEL:
+                continue
+            columns = {"layer": place[0], "source": ELHAGE, "side": ">="}
+            if not sums.numel() or product.shape != (sums.shape[2],) * 2:
+                rows.append(Measurement(NAME, "in network", COPYING, None, reason="W_V, W_O, W_E or W_U was not found", **columns))
+                continue
+            core = sums[:, 1].mT @ product @ sums[:, 0]  # W_O W_U W_E W_V of each head, [heads, p, p]
+            normal = torch.randn(draws, *core.shape, generator=generator, dtype=torch.float64)
+            shares, chance = eigenvalue_share(core).tolist(), eigenvalue_share(torch.linalg.qr(normal).Q @ core).tolist()
+            for head, share in enumerate(shares):
+                null = Null(ROTATED, tuple(draw[head] for draw in chance)) if draws else None
+                rows.append(Measurement(NAME, "in network", COPYING, share, head=place[1] + head, null=null, **columns))
+        return rows
+
+
+class SecondBlockLoss(PositionLoss):
+    """Mean loss of the ids of the second block, in nats; see :class:`.PositionLoss`."""
+
+    def __init__(self):
+        super().__init__(blocks=2)
+
+    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
+        """Returns one row, that of the second block."""
+        return [row for row in super().compute(draws=draws, generator=generator) if row.setting == "block 1"]
+
+
+def projections(module: nn.Module) -> list[tuple[Float[Tensor, "d_in d_out"], Float[Tensor, " d_out"] | float]]:
+    """Returns matrix ``[d_in, d_out]`` and bias of each linear submodule; GPT-2's ``Conv1D`` stores the transpose of ``nn.Linear``."""
+    found = []
+    for each in module.modules():
+        weight, bias = getattr(each, "weight", None), getattr(each, "bias", None)
+        if isinstance(weight, Tensor) and weight.ndim == 2 and not isinstance(each, nn.Embedding):
+            matrix = weight if type(each).__name__ == "Conv1D" else weight.mT
+            found.append((matrix.detach().double().cpu(), bias.detach().double().cpu() if isinstance(bias, Tensor) else 0.0))
+    return found
+
+
+def value_and_output(activations: Activations) -> Float[Tensor, "heads 2 dim p"]:
+    """Finds W_V and W_O of each head of one module, ``[heads, 2, dim, p]`` with W_O transposed; empty if they are not among its
+    projections.
+
+    Columns of a projection belong to the values that they reproduce on a few tokens; the output projection reproduces the module's output.
+    """
+    value, weights, missing = activations.value, activations.weights, torch.empty(0)
+    if value is None or weights is None or len(value) != len(activations.tokens) or value.shape[2] != activations.tokens.shape[1]:
+        return missing
+    heads, p = value.shape[1], value.shape[-1]
+    tokens = activations.tokens[:4].double().cpu().flatten(0, 1)
+    chosen = torch.linspace(0, len(tokens) - 1, min(SAMPLE, len(tokens))).long()
+    wanted = value[:4].double().cpu().transpose(1, 2).flatten(0, 1)[chosen].flatten(1)  # [sample, heads * p]
+    mixed = (weights[:4].double().cpu() @ value[:4].double().cpu()).transpose(1, 2).flatten(0, 1)[chosen].flatten(1)
+    output = activations.output[:4].double().cpu().flatten(0, 1)[chosen]
+    W_V = W_O = None
+    for matrix, bias in projections(activations.module):  # pyright: ignore[reportArgumentType]
+        if matrix.shape[0] == tokens.shape[1] and W_V is None:
+            columns = tokens[chosen] @ matrix + bias
+            distance, nearest = torch.cdist(wanted.mT, columns.mT).min(1)
+            if bool((distance <= MATCH_RTOL * wanted.norm(dim=0).clamp_min(1e-6)).all()):
+                W_V = matrix[:, nearest]
+        if matrix.shape == (heads * p, output.shape[1]):
+            error = (mixed @ matrix + bias - output).norm()
+            if float(error) <= MATCH_RTOL * float(output.norm()):
+                W_O = matrix
+    if W_V is None or W_O is None or W_V.shape[0] != W_O.shape[1]:
+        return missing
+    return torch.stack([W_V.mT.unflatten(0, (heads, p)).mT, W_O.unflatten(0, (heads, p)).mT], 1)
+
+
+def embedding_product(model: nn.Module) -> Float[Tensor, "dim dim"]:
+    """Returns W_U W_E, ``[dim, dim]``; empty if embedding and unembedding do not have the same vocabulary and width."""
+    embedding = embedding_of(model)
+    output = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None  # pyright: ignore[reportCallIssue]
+    if embedding is None:
+        return torch.empty(0)
+    shape = tuple(embedding.weight.shape)
+    if output is None:
+        linear = [each for each in model.modules() if isinstance(each, nn.Linear) and tuple(each.weight.shape) == shape]
+        output = linear[-1] if linear else None
+    if output is None or tuple(output.weight.shape) != shape:  # pyright: ignore
+        return torch.empty(0)
+    return (output.weight.detach().double().mT @ embedding.weight.detach().double()).cpu()  # pyright: ignore
+
+
+def embedding_of(model: nn.Module) -> nn.Embedding | None:
+    """Returns the embedding of the ids: what the model names, or else its first ``nn.Embedding``; None if it has none."""
+    try:
+        named = model.get_input_embeddings()  # pyright: ignore[reportCallIssue]
+    except (AttributeError, NotImplementedError):  # no such method, or a model of images
+        named = None
+    if isinstance(named, nn.Embedding):
+        return named
+    return next((each for each in model.modules() if isinstance(each, nn.Embedding)), None)
+
+
+def limits_of(data: Tensor, limits: Mapping[str, int]) -> dict[str, int]:
+    """Returns the limits "vocabulary", "length" and "sequences"; those that are missing come from the ids ``[n, seq]``.
+
+    Raises:
+        ValueError: the data are not ids.
+    """
+    if data.is_floating_point() or data.ndim != 2:
+        raise ValueError(f"data must be ids [n, seq], got {data.dtype} {list(data.shape)}; this test needs a model that takes ids")
+    return {"vocabulary": int(data.max()) + 1, "length": data.shape[1], "sequences": SEQUENCES, **limits}
+
+
+def repeated(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
+    """Returns blocks that occur twice, ``[n, 2P]``, and :data:`.RANGE_DRAWS` sets of unrelated blocks.
+
+    The sets have together about as many sequences as the value, since forward passes are expensive. The range of the null is then that of
+    means over fewer sequences, which is wider.
+    """
+    sizes = limits_of(data, limits)
+    P, n = block_length(sizes), sizes["sequences"]
+    value, _ = draw_blocks(n, length=P, vocabulary=sizes["vocabulary"], generator=generator)
+    count = max(1, n // RANGE_DRAWS)
+    _, null = draw_blocks(RANGE_DRAWS * count, length=P, vocabulary=sizes["vocabulary"], generator=generator)
+    return {"value": value, "null": null.split(count)}
+
+
+def continued(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
+    """Returns blocks that occur twice, ``[n, 2P]``, with their next ids as targets; in the null the first block is another one."""
+    sizes = limits_of(data, limits)
+    P = block_length(sizes)
+    n = -(-sizes["sequences"] // LOSS_SHARE)
+    value, null = draw_blocks(n, length=P, vocabulary=sizes["vocabulary"], generator=generator)
+    unknown = torch.full((len(value), P), -1)  # negative ids are left out of the loss
+    targets = torch.cat([unknown, value[:, P + 1 :], unknown[:, :1]], 1)
+    return {"value": value, "null": [null], "targets": targets}
+
+
+def few(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
+    """Returns four blocks that occur twice, ``[4, 2P]``, for metrics of weights."""
+    return {"value": repeated(data, {**limits, "sequences": 4}, generator)["value"]}
+
+
+RESPONSES = (
+    Response("repeated blocks", repeated, lambda: (InductionScores(),), null_kind=UNRELATED, reads="ids"),
+    Response("weights", few, lambda: (CopyingScore(),), reads="ids"),
+    Response("continued blocks", continued, lambda: (SecondBlockLoss(),), null_kind="another first block", reads="ids"),
+)
+IN_NETWORKS = InNetworks(metrics=lambda: (PositionalShare(),), headline=POSITIONAL, side=">=", responses=RESPONSES)

@@ -122,7 +122,7 @@ def test_every_theory_measures_a_decoder_and_never_stops_its_training(spoilt):
             decoder(x, memory, tgt_mask=causal).sum().backward()
     table = p.result().table
     assert set(table.column("theory")) == {
-        *("attention_svm", "scan_snap", "joma", "rate_reduction", "crate", "turing", "universal", "network"),
+        *("attention_svm", "scan_snap", "joma", "rate_reduction", "crate", "turing", "universal", "in_context", "induction", "network"),
     }
     for quantity in ("sharpness", "cosine to the max-margin direction"):
         places = {(row.layer, row.head) for row in table.select(quantity=quantity)}

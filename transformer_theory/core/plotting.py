@@ -42,7 +42,7 @@ COLOURS = {
     "graph_tokens": "#117733",
     "in_context": "#1B9AAA",
     "induction": "#B8860B",
-    "chain_of_thought": "#882255",
+    "chain_of_thought": "#2F4B7C",
     "network": "#5B6470",
     # networks, and the data in their features
     "ViT": "#4477AA",

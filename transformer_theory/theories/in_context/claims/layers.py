@@ -91,7 +91,7 @@ def _first_order(generator: Generator, *, scale: float) -> Evidence:
 LAYERS = (
     Claim(
         id="in_context/one-step",
-        statement=r"One layer of linear attention with $W_V = \begin{pmatrix} 0 & 0 \\ W_0 & -I \end{pmatrix}$ and $P = \frac{\eta}{N} I$ "
+        statement=r"One layer of linear attention with the values $(0, W_0 x - y)$ of a token $(x, y)$ and $P = \frac{\eta}{N} I$ "
         r"answers as $W_0 + \Delta W$ does, $\Delta W = -\frac{\eta}{N} \sum_j (W_0 x_j - y_j) x_j^\top$: one step of gradient descent.",
         measures="largest difference to a step along autograd's gradient, relative to the largest answer",
         source=Source(OSWALD, "Proposition 1", "confirmed"),

@@ -122,7 +122,7 @@ HEADS = (
     Claim(
         id="induction/in-context-bigram",
         statement=r"Two layers of one head each, written by hand, tend to the bigram statistics of the sequence as $b \to \infty$: "
-        r"$\mathrm{out}_t(v) \to \#\{j \le t: x_{j-1} = x_t, x_j = v\} / \#\{j \le t: x_{j-1} = x_t\}$.",
+        r"$\mathrm{out}_t(v)$ tends to the number of $j \le t$ with $x_{j-1} = x_t$ and $x_j = v$, divided by that with $x_{j-1} = x_t$.",
         measures="largest error of the output at b = 400",
         source=SECOND,
         assumptions=("sequences start with BOS", "softmax at scale b = 400, float64", COPY),

@@ -29,6 +29,7 @@ BAI, STRENGTH, LAYERS = "bai2023transformers", 0.1, (10, 30, 60)
 STRENGTHS = (0.003, 0.03, 0.3)
 NOISES, PROMPTS = (0.01, 4.0), 100  # variances of two kinds of prompts, and the number of each
 INSTANCE = "N = 20 examples of Gaussian inputs in 5 dimensions, noise of variance .1"
+ROUNDING = 1e-14  # relative
 
 
 def _one(generator: Generator) -> Prompts:

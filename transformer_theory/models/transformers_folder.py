@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..data.ids import integer_tensor
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
-LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx")  # names of the longest sequence in configurations
+LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length")  # names of the longest sequence in configurations
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,8 +122,14 @@ def language_model(network: nn.Module, *, name: str | None = None, folder: Path 
     vocabulary = getattr(config, "vocab_size", None)
     if not isinstance(vocabulary, int):
         raise ValueError(f"{type(network).__name__} must have a config with vocab_size, got none; pass LanguageModel(network, name, ...)")
-    length = next((value for key in LENGTHS if isinstance(value := getattr(config, key, None), int)), None)
-    return LanguageModel(network, name or type(network).__name__, vocabulary, length, folder)
+    return LanguageModel(network, name or type(network).__name__, vocabulary, longest_sequence(network), folder)
+
+
+def longest_sequence(network: nn.Module) -> int | None:
+    """Returns the largest number of tokens that a network accepts, from its configuration; None if it states none."""
+    places = [config for name in ("config", "cfg") if (config := getattr(network, name, None)) is not None]
+    found = (value for config in places for key in LENGTHS if isinstance(value := getattr(config, key, None), int))
+    return min(found, default=None)
 
 
 def read_ids(path: str | Path, model: LanguageModel, *, length: int, sequences: int) -> Int[Tensor, "n seq"]:

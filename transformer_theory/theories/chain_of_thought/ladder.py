@@ -3,7 +3,7 @@ r"""The ladder: what the chain brings, as length, precision, hard-max and writte
 The quantity is the accuracy of the answer with the chain minus that without, on the same questions. The theory predicts that the chain
 answers all of them, so the prediction is 1 minus the accuracy without.
 
-* *Written weights*: longest increasing subsequence. "Without" is the most frequent answer; nobody knows weights without a chain.
+* *Written weights*: longest increasing subsequence. "Without" is the most frequent answer; no weights without a chain are known.
 * *Learnt*: two decoders of equal depth learn expressions modulo 5, with and without the chain, at equal numbers of steps.
 
 **The null** exchanges, for each question at random, the outcomes with and without the chain (McNemar's test by permutation).

@@ -15,6 +15,7 @@ from ...core.ladder import Rung
 from ...core.measurement import Table
 from ...core.result import Result, provenance
 from ...core.theory import Theory
+from ...models.transformers_folder import longest_sequence
 from ...probes.respond import responses
 from .in_networks import NAME, SEQUENCES, embedding_of
 from .scores import BLOCK
@@ -22,15 +23,11 @@ from .scores import BLOCK
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LIMITS = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length")  # names of the longest sequence in configurations
-
 
 def longest(model: nn.Module) -> int | None:
     """Returns the largest number of tokens that a model accepts, from its configuration; None if it states none."""
-    places = [config for name in ("config", "cfg") if (config := getattr(model, name, None)) is not None]
-    found = [value for config in places for name in LIMITS if isinstance(value := getattr(config, name, None), int)]
     positions = getattr(model, "positions", None)  # the networks of this theory
-    return min(found, default=len(positions) if isinstance(positions, Tensor) else None)
+    return longest_sequence(model) or (len(positions) if isinstance(positions, Tensor) else None)
 
 
 def limits_of_model(model: nn.Module, *, vocabulary: int | None = None, length: int | None = None) -> dict[str, int]:

@@ -62,6 +62,12 @@ def test_outcomes_in_networks_are_by_ranks(values, side, expected):
     assert "1 trained network" in found(*in_network(RR, values[:1], side)).all[0].reason
 
 
+def test_a_theory_that_predicts_no_side_is_not_tested():
+    (finding,) = found(*in_network(RR, (14, 15, 16), None)).all
+    assert (finding.outcome, finding.row.p) == ("not tested", None)
+    assert finding.reason == "the theory does not predict a side of the null"
+
+
 def test_the_false_discovery_rate_is_controlled_over_all_headlines():
     p = (1 + sum(draw >= 0.236 for draw in NORMAL)) / 200
     assert 0.02 < p < 0.05

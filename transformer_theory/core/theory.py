@@ -86,13 +86,14 @@ class InNetworks:
     Attributes:
         metrics: ``() -> metrics``: new metrics at each call.
         headline: the quantity that represents the theory on the common timeline.
-        side: whether the theory expects a trained network above (">=") or below ("<=") the null.
+        side: whether the theory expects a trained network above (">=") or below ("<=") the null; None if it predicts neither, and then
+            the headline is shown beside its null without a test.
         responses: tests on synthetic inputs.
     """
 
     metrics: Callable[[], tuple[Metric, ...]]
     headline: str
-    side: Side = ">="
+    side: Side | None = ">="
     responses: tuple[Response, ...] = ()
 
 

@@ -42,7 +42,10 @@ def sentences(group: Iterable[Series]) -> list[str]:
         left = sorted((s for s in of_model if s.judged and s.departure is not None), key=lambda s: s.departure or 0)
         rest = [s for s in of_model if s not in left]
         judged, unknown = [s for s in rest if s.judged], [s for s in rest if not s.judged]
-        parts = [_departures([s for s in left if s.as_predicted == expected], expected) for expected in (True, False)]
+        with_side = [s for s in left if s.side is not None]
+        parts = [_departures([s for s in with_side if s.as_predicted], " as predicted")]
+        parts.append(_departures([s for s in with_side if not s.as_predicted], " on the side opposite to the prediction"))
+        parts.append(_departures([s for s in left if s.side is None], ""))
         groups = (
             ([s for s in judged if not s.outside.any()], "stays within its null band", "stay within their null bands"),
             ([s for s in judged if s.within and s.outside.any()], "is outside its null band only briefly", "are outside only briefly"),
@@ -60,12 +63,10 @@ def sentences(group: Iterable[Series]) -> list[str]:
     return texts
 
 
-def _departures(left: Sequence[Series], expected: bool) -> str:
+def _departures(left: Sequence[Series], way: str) -> str:
     """Describes when quantities leave their null bands: ``"a leaves its null band as predicted at step 10 (half of its change: 20)"``."""
     if not left:
         return ""
-    # A quantity without a predicted side leaves its band to no side in particular.
-    way = " as predicted" if expected else "" if left[0].side is None else " on the side opposite to the prediction"
     first, *later = left
     return ", ".join([f"{first.label} leaves its null band{way} {_when(first)}", *(f"{s.label} {_when(s)}" for s in later)])
 

@@ -127,10 +127,9 @@ def headlines_in_training(theories: Sequence[Theory], curves: Sequence[Curves], 
             if in_networks is None or (curve.theory, curve.quantity) != (theory.name, in_networks.headline) or curve.empty:
                 continue
             values, nulls = curve.values[-1], curve.nulls[-1]
-            # Count the layers whose last value lies on the side of its null that the theory expects.
+            # Count the layers whose last value lies on the side of its null that the theory expects; above it if it expects neither.
             comparable = np.isfinite(values) & np.isfinite(nulls)
-            expected = (values > nulls if in_networks.side == ">=" else values < nulls)[comparable]
-            side = "above" if in_networks.side == ">=" else "below"
+            side, expected = ("below", values < nulls) if in_networks.side == "<=" else ("above", values > nulls)
             half_step = curve.mean().crossing
             line = Line(
                 (
@@ -139,7 +138,7 @@ def headlines_in_training(theories: Sequence[Theory], curves: Sequence[Curves], 
                     format.amount(curve.at(kept), curve.unit),
                     Strong(format.amount(curve.at(int(curve.steps[-1])), curve.unit)),
                     format.amount(curve.at(int(curve.steps[-1]), "nulls"), curve.unit),
-                    f"{side} it in {int(expected.sum())} of {int(comparable.sum())} layers" if comparable.any() else "no null",
+                    f"{side} it in {int(expected[comparable].sum())} of {int(comparable.sum())} layers" if comparable.any() else "no null",
                     format.NOTHING if half_step is None else f"step {half_step:,}",
                 )
             )

@@ -83,7 +83,7 @@ def test_scores_of_a_network():
     for head, row in enumerate(copying):
         rows = slice(128 + 32 * head, 160 + 32 * head)
         score = induction.copying_score(qkv[rows].mT, out[:, 32 * head : 32 * head + 32].mT, W_E, W_U)
-        assert row.value == pytest.approx(float(score), abs=1e-4)
+        assert row.value == pytest.approx(float(score.detach()), abs=1e-4)
         assert max(row.null.draws) < row.value
     figure = induction.head_map(tt.Result("scores", table=table), PREFIX)
     assert len(figure.axes) >= 2

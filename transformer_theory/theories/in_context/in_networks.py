@@ -198,7 +198,7 @@ def score() -> tuple[InContextScore, ...]:
 IN_NETWORKS = InNetworks(
     metrics=lambda: (DualShare(),),
     headline=DUAL,
-    side=">=",
+    side=None,
     responses=(
         Response("own context", own, score, null_kind=OTHER_CONTEXTS, reads="ids"),
         Response("repeated block", repeated_context, score, null_kind=OTHER_CONTEXTS, reads="ids"),

@@ -81,7 +81,7 @@ class PositionalShare(Metric):
             value, reason = (
                 (common / squares, "") if squares > 1e-12 * count else (None, "all scores of a query are equal, or one sequence")
             )
-            place = {"layer": layer, "head": head, "n": int(count), "source": OWN, "side": ">="}
+            place = {"layer": layer, "head": head, "n": int(count), "source": OWN}
             rows.append(Measurement(NAME, "in network", POSITIONAL, value, unit="share", reason=reason, **place))
         return rows
 
@@ -291,4 +291,4 @@ RESPONSES = (
     Response("weights", few, lambda: (CopyingScore(),), reads="ids"),
     Response("continued blocks", continued, lambda: (SecondBlockLoss(),), null_kind="another first block", reads="ids"),
 )
-IN_NETWORKS = InNetworks(metrics=lambda: (PositionalShare(),), headline=POSITIONAL, side=">=", responses=RESPONSES)
+IN_NETWORKS = InNetworks(metrics=lambda: (PositionalShare(),), headline=POSITIONAL, side=None, responses=RESPONSES)

@@ -18,10 +18,10 @@ from transformer_theory.models.transformers_folder import LanguageModel, languag
 VOCABULARY, LONGEST = 40, 32
 
 
-def gpt2(seed: int = 0) -> torch.nn.Module:
+def gpt2(seed: int = 0, **changed: int) -> torch.nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": VOCABULARY, "n_positions": LONGEST, "bos_token_id": 0}
+    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": VOCABULARY, "n_positions": LONGEST, "bos_token_id": 0} | changed
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return GPT2LMHeadModel(GPT2Config(**sizes, eos_token_id=0, initializer_range=0.3)).eval()
@@ -115,10 +115,10 @@ def test_folders_that_hold_no_causal_model_are_named(folder, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        (np.zeros((2, 40), dtype=int), f"sequences must have 2 to {LONGEST} ids"),
+        (np.zeros((2, 40), dtype=int), f"ids must be 2 to {LONGEST} per sequence, as GPT2LMHeadModel takes, got 40"),
         (np.full((2, 8), VOCABULARY), rf"ids must lie in \[0, {VOCABULARY}\)"),
         (np.zeros((2, 8)), "must be an array"),
-        (np.zeros((2, 1), dtype=int), "sequences must have 2 to"),
+        (np.zeros((2, 1), dtype=int), "ids must be 2 to"),
     ],
 )
 def test_ids_that_do_not_fit(ids, message):
@@ -135,6 +135,54 @@ def test_texts_that_do_not_fit(folder, tmp_path, capsys):
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
     assert "must be an array of integers" in fails(capsys, "--hf", folder, "--text", tmp_path / "objects.npy")
     np.save(tmp_path / "few.npy", np.arange(5))
-    assert "must have at least 64 tokens, got 5" in fails(capsys, "--hf", folder, "--text", tmp_path / "few.npy")
+    assert f"must have at least {LONGEST} tokens, got 5" in fails(capsys, "--hf", folder, "--text", tmp_path / "few.npy")
     assert f"at most {LONGEST}" in fails(capsys, "--hf", folder, "--length", "33")
     assert "unknown theory 'turin'" in fails(capsys, "--hf", folder, "--theories", "turin")
+
+
+def test_weights_that_are_missing_are_named(folder, tmp_path, capsys):
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    del weights["transformer.h.1.attn.c_attn.weight"]
+    shutil.copy(folder / "config.json", tmp_path)
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    line = fails(capsys, "--hf", tmp_path)
+    assert "must hold all weights of GPT2LMHeadModel, transformer.h.1.attn.c_attn.weight missing" in line
+
+
+def test_networks_that_are_not_causal_or_not_finite_are_refused():
+    from transformers import BertConfig, BertForMaskedLM
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": VOCABULARY}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        both_ways = BertForMaskedLM(BertConfig(**sizes, initializer_range=0.3))
+    with pytest.raises(ValueError, match="must be causal, but its last id changes earlier logits"):
+        probe_language_model(both_ways, theories=["turing"])
+    network = gpt2()
+    with torch.no_grad():
+        network.transformer.h[0].attn.c_proj.weight[0, 0] = float("nan")
+    with pytest.raises(ValueError, match="got NaN or infinity in transformer"):
+        probe_language_model(network, theories=["turing"])
+    assert probe_language_model(gpt2().bfloat16(), theories=["turing"], sequences=2).table  # half precision is no leak of later ids
+
+
+def test_an_existing_folder_is_refused_before_the_measurement(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(language_models, "probe_language_model", lambda *_, **__: pytest.fail("measured"))
+    assert "exists" in fails(capsys, "--hf", folder, "--out", tmp_path)
+
+
+def test_a_test_that_does_not_fit_the_model_has_a_reason(capsys):
+    from rich.console import Console
+
+    from transformer_theory.report.terminal import heads
+
+    result = probe_language_model(gpt2(vocab_size=6, n_positions=6), theories=["turing", "induction", "chain_of_thought"], sequences=2)
+    assert result.settings["length"] == 6
+    assert any(row.value is not None for row in result.select(theory="turing"))
+    missing = [row for row in result.select(theory="chain_of_thought") if row.value is None]
+    assert missing
+    assert all(row.reason for row in missing)
+    Console(width=140).print(heads(result))
+    assert f"not measured: {missing[0].reason}"[:60] in capsys.readouterr().out

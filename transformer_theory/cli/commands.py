@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from contextlib import ExitStack
 
 from ..core.errors import nearest
 from .terminal import NAME, console, progress_line
@@ -99,14 +100,17 @@ def probe_model(options: argparse.Namespace) -> int:
 
     names = None if options.theories is None else [name.strip() for name in options.theories.split(",") if name.strip()]
     theories = choose(names)
-    length, sequences = options.length or LENGTH, options.sequences or SEQUENCES
-    with progress_line() as progress:
+    sequences = options.sequences or SEQUENCES
+    with ExitStack() as stack:
+        # Opened first, so that an existing folder is refused before the measurement.
+        folder = None if options.out is None else stack.enter_context(atomic_directory(options.out, overwrite=options.overwrite))
+        progress = stack.enter_context(progress_line())
         progress(f"reading {options.folder}")
         model = read_language_model(options.folder)
+        length = options.length or min(LENGTH, model.length or LENGTH)
         ids = None if options.text is None else read_ids(options.text, model, length=length, sequences=sequences)
         result = probe_language_model(model, ids, theories=theories, length=length, sequences=sequences, progress=progress)
-    if options.out is not None:
-        with atomic_directory(options.out, overwrite=options.overwrite) as folder:
+        if folder is not None:
             result.write_into(folder)
     console().print(terminal.heads(result), highlight=False)
     if options.out is not None:

@@ -181,8 +181,13 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     text = "a text for the metrics, read with the model's tokenizer, or ids in a .npy file, [n] or [n, seq] (default: random ids)"
     subparser.add_argument("--text", type=_path, metavar="FILE", help=text)
     subparser.add_argument("--theories", metavar="A,B", help="theories to measure (default: all)")
-    subparser.add_argument("--length", type=_count, metavar="N", help="ids per sequence (default: 64)")
-    subparser.add_argument("--sequences", type=_count, metavar="N", help="number of sequences (default: 8)")
+    subparser.add_argument(
+        "--length",
+        type=_count,
+        metavar="N",
+        help="ids per sequence (default: 64, or the longest of the model); a .npy file [n, seq] has its own",
+    )
+    subparser.add_argument("--sequences", type=_count, metavar="N", help="largest number of sequences (default: 8)")
     text = "folder for the result; it must not exist, except with --overwrite (default: the result is only printed)"
     subparser.add_argument("--out", type=_path, metavar="DIR", help=text)
     subparser.add_argument("--overwrite", action="store_true", help="replace the result in DIR")

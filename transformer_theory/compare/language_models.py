@@ -20,13 +20,14 @@ from ..core.validation import integers
 from ..data.ids import integer_tensor
 from ..models.transformers_folder import LanguageModel, language_model
 from ..probes import probe
-from ..probes.evaluation import evaluation, forward
+from ..probes.evaluation import evaluation, forward, logits_of
 from ..probes.respond import responses
 from ..theories import choose
 
 if TYPE_CHECKING:
     from numpy import ndarray
 
+CAUSAL_RTOL = 1e-2  # largest relative change of earlier logits by the last id; half precision rounds to 4e-3
 BATCH = 8  # sequences per forward pass: attention maps of a large model fill the memory soon
 LENGTH, SEQUENCES = 64, 8  # of the random sequences; some nulls cost several seconds per sequence of a model of 124 million parameters
 RESPONSE_SEQUENCES = 32  # of synthetic inputs
@@ -38,7 +39,7 @@ def probe_language_model(
     ids: "Tensor | ndarray | None" = None,
     *,
     theories: Sequence[str | Theory] | None = None,
-    length: int = LENGTH,
+    length: int | None = None,
     sequences: int = SEQUENCES,
     seed: int = 0,
     progress: Callable[[str], None] = lambda text: None,
@@ -49,18 +50,23 @@ def probe_language_model(
         model: language model, see :func:`.read_language_model`; or a model of ``transformers``.
         ids: sequences ``[n, seq]``. None: ``sequences`` random sequences of ``length`` ids, uniform over the vocabulary.
         theories: theories or their names. None: all.
-        length, sequences: size of the random sequences, at least 2 and 1.
+        length: length of the random sequences, at least 2. None: :data:`LENGTH`, or the longest that the model takes if that is shorter.
+        sequences: number of the random sequences.
         seed: seed of random ids, synthetic inputs and untrained networks.
         progress: receives a line per step.
     Returns:
-        Rows of kind "in network" by layer and head, each with its null where there is one.
+        Rows of kind "in network" by layer and head, each with its null where there is one. A test that does not fit the limits of the
+        model, such as blocks that are longer than its sequences, has one row with the reason.
     Raises:
-        ValueError: the model has no vocabulary; ids lie outside it or are longer than the model allows; or a number is too small.
+        ValueError: the model has no vocabulary, is not causal or has weights that are not finite; ids lie outside its vocabulary or are
+            longer than the model allows; or a number is too small.
     """
     described = model if isinstance(model, LanguageModel) else language_model(model)
+    length = min(LENGTH, described.length or LENGTH) if length is None else length
     integers(length=length, sequences=sequences)
     generator = torch.Generator().manual_seed(seed)
     data = _checked(ids, described, length, sequences, generator)
+    _check_network(described, data[:1])
     chosen = [theory for theory in choose(theories) if theory.in_networks]
     progress(f"metrics of {len(chosen)} theories on {len(data)} sequences of {data.shape[1]} ids")
     rows = _passive(described.network, chosen, data, described.name, draws=RANGE_DRAWS)
@@ -76,7 +82,12 @@ def probe_language_model(
         if theory.in_networks is not None and theory.in_networks.responses:
             progress(f"responses to synthetic inputs: {theory.title}")
             own = torch.Generator().manual_seed(seed)
-            rows += responses(described.network, theory, data, limits=limits, generator=own, name=described.name)
+            for test in theory.in_networks.responses:
+                alone = replace(theory, in_networks=replace(theory.in_networks, responses=(test,)))
+                try:
+                    rows += responses(described.network, alone, data, limits=limits, generator=own, name=described.name)
+                except ValueError as error:  # the test needs longer sequences or more ids than the model has
+                    rows.append(Measurement(theory.name, "in network", test.name, None, reason=str(error), model=described.name))
     settings: dict[str, Any] = {
         "model": described.name,
         "ids": "random ids" if ids is None else "ids of the user",
@@ -103,13 +114,33 @@ def _checked(ids: Any, model: LanguageModel, length: int, sequences: int, genera
         return torch.randint(model.vocabulary, (sequences, length), generator=generator)
     data = integer_tensor(np.asarray(ids) if not isinstance(ids, Tensor) else ids, "ids", shape="[n, seq]")
     if data.shape[1] < 2 or (longest is not None and data.shape[1] > longest):
-        limit = "at least 2 ids" if longest is None else f"2 to {longest} ids, as {model.name} takes"
-        raise ValueError(f"sequences must have {limit}, got {data.shape[1]}; cut them into windows")
+        limit = "at least 2 per sequence" if longest is None else f"2 to {longest} per sequence, as {model.name} takes"
+        raise ValueError(f"ids must be {limit}, got {data.shape[1]}; cut them into windows")
     low, high = int(data.min()), int(data.max())
     if low < 0 or high >= model.vocabulary:
         wrong = low if low < 0 else high
         raise ValueError(f"ids must lie in [0, {model.vocabulary}), the vocabulary of {model.name}, got {wrong}; use its own tokenizer")
     return data
+
+
+def _check_network(model: LanguageModel, sequence: Tensor) -> None:
+    """Checks that the weights of a model are finite, and that the logits of earlier ids do not depend on the last id.
+
+    Raises:
+        ValueError: one of them is not so.
+    """
+    for name, weight in model.network.named_parameters():
+        if not bool(weight.isfinite().all()):
+            raise ValueError(f"{model.name} must have finite weights, got NaN or infinity in {name}; use another checkpoint")
+    changed = sequence.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % model.vocabulary
+    with evaluation(model.network), torch.random.fork_rng():
+        outputs = [logits_of(forward(model.network, ids)) for ids in (sequence, changed)]
+    if outputs[0] is None or outputs[1] is None or outputs[0].shape[:2] != sequence.shape:
+        raise ValueError(f"{model.name} must return logits [n, seq, vocabulary], got none; pass a causal language model")
+    first, second = (output[:, :-1].float() for output in outputs if output is not None)
+    if float((first - second).abs().max()) > CAUSAL_RTOL * float(first.abs().max()):
+        raise ValueError(f"{model.name} must be causal, but its last id changes earlier logits; pass a causal language model")
 
 
 def _passive(network: nn.Module, theories: Sequence[Theory], data: Tensor, name: str, *, draws: int) -> list[Measurement]:

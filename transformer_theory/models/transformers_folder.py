@@ -78,7 +78,7 @@ def read_language_model(folder: str | Path) -> LanguageModel:
     Raises:
         FileNotFoundError: the folder does not exist.
         ImportError: the package transformers is not installed.
-        ValueError: the folder holds no configuration or no safetensors, or not those of a causal language model.
+        ValueError: the folder holds no configuration or no safetensors, not those of a causal language model, or not all of its weights.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -99,9 +99,10 @@ def read_language_model(folder: str | Path) -> LanguageModel:
         raise ImportError("a folder of transformers needs the package transformers; pip install transformers") from error
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
-    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True, "output_loading_info": True}
     try:
-        network = AutoModelForCausalLM.from_pretrained(folder, **options)
+        read: Any = AutoModelForCausalLM.from_pretrained
+        network, loaded = read(folder, **options)
     except Exception as error:  # wrong types, shapes and damaged files raise errors of many kinds
         kind = ", ".join(described.get("architectures") or [described.get("model_type", "no type")])
         first = str(error).strip().splitlines()[0][:200]
@@ -109,6 +110,10 @@ def read_language_model(folder: str | Path) -> LanguageModel:
     finally:
         if bars:
             logging.enable_progress_bar()
+    # transformers draws missing weights at random; a head that is tied to the embedding is not missing.
+    if missing := sorted(loaded["missing_keys"]):
+        names = ", ".join(missing[:3]) + (f" and {len(missing) - 3} others" if len(missing) > 3 else "")
+        raise ValueError(f"{folder} must hold all weights of {type(network).__name__}, {names} missing; write the model again")
     return language_model(network.eval(), name=folder.resolve().name, folder=folder)
 
 
@@ -133,7 +138,9 @@ def longest_sequence(network: nn.Module) -> int | None:
 
 
 def read_ids(path: str | Path, model: LanguageModel, *, length: int, sequences: int) -> Int[Tensor, "n seq"]:
-    """Reads sequences of ids: windows of a text, by the model's tokenizer, or of a .npy file of integers ``[n]`` or ``[n, seq]``.
+    """Reads sequences of ids: windows of a text, by the model's tokenizer, or of a .npy file of integers ``[n]``.
+
+    The first rows of a .npy file of integers ``[n, seq]`` are the sequences themselves; their length is that of the file.
 
     Raises:
         FileNotFoundError: the file does not exist.

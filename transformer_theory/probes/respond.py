@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..core.measurement import Measurement, Table
 from ..core.metric import Metric
 from ..core.result import Result, provenance
-from ..core.statistics import nulls_of, place_of
+from ..core.statistics import RANGE_DRAWS, nulls_of, place_of
 from ..core.theory import Theory
 from ..core.validation import as_tensor, integers
 from .evaluation import evaluation, forward, logits_of
@@ -75,8 +75,8 @@ def respond(
             )
     title = type(model).__name__ if name is None else name
     run = {"targets": targets, "batch_size": batch_size, "name": title, "layers": layers}
-    chance = [_measured(model, each, metrics, **run) for each in nulls]
-    rows = _measured(model, values, metrics, **run)
+    chance = [_measured(model, each, metrics, draws=0, **run) for each in nulls]
+    rows = _measured(model, values, metrics, draws=RANGE_DRAWS, **run)
     settings = {"model": title, "layers": layers, "sequences": len(values), "null_kind": null_kind if nulls else ""}
     draws = nulls_of(chance, null_kind)
     table = Table(replace(row, null=draws.get(place_of(row), row.null)) for row in rows)
@@ -129,10 +129,18 @@ def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
 
 
 def _measured(
-    model: nn.Module, inputs: Tensor, metrics: Sequence[Metric], *, targets: Tensor | None, batch_size: int, name: str, layers: str
+    model: nn.Module,
+    inputs: Tensor,
+    metrics: Sequence[Metric],
+    *,
+    draws: int,
+    targets: Tensor | None,
+    batch_size: int,
+    name: str,
+    layers: str,
 ) -> list[Measurement]:
     """Measures the network once on all batches and returns the rows."""
-    with evaluation(model), torch.random.fork_rng(), probe(model, metrics, layers=layers, name=name) as p, p.together():
+    with evaluation(model), torch.random.fork_rng(), probe(model, metrics, layers=layers, name=name, draws=draws) as p, p.together():
         for start in range(0, len(inputs), batch_size):
             if targets is not None:
                 part = targets[start : start + batch_size]

@@ -223,7 +223,7 @@ def heads(result: Result, *, top: int = 3) -> "Group":
     """Returns a summary of a measured network: per theory and quantity the median, the null, and the heads or layers that stand out.
 
     A place stands out if its value leaves the null on the side that the theory expects, with a p-value of at most .05. The ``top`` of them
-    are named. By chance one place in twenty does.
+    are named. By chance at most one place in twenty does. Quantities without a value are listed with their reason.
     """
     from rich.console import Group
     from rich.text import Text
@@ -232,12 +232,18 @@ def heads(result: Result, *, top: int = 3) -> "Group":
     heading = f"{settings['model']}: {settings['sequences']} sequences of {settings['length']} {settings['ids']}"
     parts: list[RenderableType] = [Text(heading, style="bold")]
     for theory in aggregate(result).theories:
-        rows = [row for row in result.select(theory=theory.name) if row.value is not None]
-        if not rows:
+        groups = _grouped(result.select(theory=theory.name))
+        if not groups:
             continue
         parts.append(Text(f"\n{plain(theory.title)}", style="bold").append(f" · {plain(theory.question)}", style="not bold dim"))
         table = _columns(10, 4, 6, 10)
-        for (_, setting), same in _grouped(rows).items():
+        missing: dict[str, str] = {}
+        for (_, setting), group in groups.items():
+            same = [row for row in group if row.value is not None]
+            name = f"{plain(format.label(group[0]))}{f', {setting}' if setting else ''}"
+            if not same:
+                missing[name] = group[0].reason
+                continue
             sides = [side_of_null(row) for row in same]
             beyond = [row for row, side in zip(same, sides) if side == 1]
             beyond.sort(key=lambda row: row.value or 0.0, reverse=same[0].side == ">=")
@@ -246,10 +252,10 @@ def heads(result: Result, *, top: int = 3) -> "Group":
             tested = [side for side in sides if side is not None]
             places = ", ".join(f"{format.place(row, 'layer', 'head')} {short(row.value or 0.0, row)}" for row in beyond[:top])
             count = f"{len(beyond)} of {len(tested)} beyond{f': {places}' if len(same) > 1 and places else ''}" if tested else ""
-            name = f"{plain(format.label(same[0]))}{f', {setting}' if setting else ''}"
             value = float(np.median([row.value for row in same if row.value is not None]))
             table.add_row(Text(f"  {name}"), Text(short(value, same[0]), style="bold"), Text(null, style="dim"), Text(count))
         parts.append(table)
+        parts += [Text(f"  {name}: not measured: {reason}", style="dim") for name, reason in missing.items()]
     return Group(*parts)
 
 

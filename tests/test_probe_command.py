@@ -53,6 +53,7 @@ def test_the_command_prints_a_summary_and_stores_the_rows(folder, tmp_path, caps
     printed = capsys.readouterr().out
     assert "small: 5 sequences of 12 ids of the user" in printed
     assert "close calls of attention in bfloat16" in printed
+    assert "by chance up to one place in twenty" in printed
     result = Result.load(tmp_path / "out")
     assert result.settings["vocabulary"] == VOCABULARY
     calls = result.select(theory="turing", layer=1)

@@ -256,6 +256,7 @@ def heads(result: Result, *, top: int = 3) -> "Group":
             table.add_row(Text(f"  {name}"), Text(short(value, same[0]), style="bold"), Text(null, style="dim"), Text(count))
         parts.append(table)
         parts += [Text(f"  {name}: not measured: {reason}", style="dim") for name, reason in missing.items()]
+    parts.append(Text("\nBeyond: on the predicted side of the null with p ≤ .05; by chance up to one place in twenty.", style="dim"))
     return Group(*parts)
 
 

@@ -16,7 +16,7 @@ from transformer_theory.models.decoder import Decoder
 generator = torch.Generator().manual_seed(0)
 
 # %%
-# Five tasks. A chain ends in the answer, and every symbol of it is a function of at most five earlier ones.
+# Five tasks. A chain ends in the answer, and every symbol of it follows from the question and the symbols before it.
 for task in (
     chain_of_thought.Arithmetic(operations=3, modulus=5),
     chain_of_thought.Equations(variables=2, modulus=5),
@@ -26,8 +26,7 @@ for task in (
 ):
     question, chain, answer = task.sample(generator)
     chain_of_thought.verify(task, question, chain)
-    reads = max(len(places) for places in task.reads(question, chain))
-    print(f"{' '.join(question)} = {' '.join(chain)} : {' '.join(answer)}   (reads at most {reads} symbols)")
+    print(f"{' '.join(question)} = {' '.join(chain)} : {' '.join(answer)}")
 
 # %%
 # A wrong step is found.

@@ -25,43 +25,32 @@ MUTANTS = (
     Mutant(f"{CHAIN}.arithmetic.Arithmetic.questions", " // (k + 1)", "", "wrong normaliser", "binomial in place of Catalan numbers"),
     Mutant(f"{CHAIN}.arithmetic.handle", "place - 1 + enclosed", "place - 1", "missing term", "a closing bracket that is left behind"),
     Mutant(
-        f"{CHAIN}.arithmetic.Equations.pivots",
+        f"{CHAIN}.arithmetic.Equations.steps",
         "(x - matrix[r][i] * y) % p",
         "(x + matrix[r][i] * y) % p",
         "flipped sign",
         "rows added instead of subtracted",
     ),
-    Mutant(f"{CHAIN}.arithmetic.Equations.pivots", "x * inverse % p", "x % p", "dropped factor", "pivots that are not divided out"),
-    Mutant(
-        f"{CHAIN}.arithmetic.Equations.reads",
-        "old = row if r == i else i if r == row else r",
-        "old = r",
-        "swapped function",
-        "reads that ignore the exchange of rows",
-    ),
-    Mutant(
-        f"{CHAIN}.arithmetic.Arithmetic.reads", "+ enclosed + i", "+ i", "missing term", "a result that reads the bracket of its operation"
-    ),
+    Mutant(f"{CHAIN}.arithmetic.Equations.steps", "x * inverse % p", "x % p", "dropped factor", "pivots that are not divided out"),
     # Dynamic programming.
-    Mutant(f"{CHAIN}.dynamic.LIS.best", "a[j] < value", "a[j] <= value", "swapped function", "subsequences that may stay level"),
-    Mutant(f"{CHAIN}.dynamic.LIS.best", "1 + d[j]", "d[j]", "missing term", "lengths that do not count the last number"),
+    Mutant(f"{CHAIN}.dynamic.LIS.chain", "longest[:value]", "longest[: value + 1]", "swapped function", "subsequences that may stay level"),
+    Mutant(f"{CHAIN}.dynamic.LIS.chain", "default=0) + 1", "default=1)", "missing term", "lengths that do not count the last number"),
     Mutant(
         f"{CHAIN}.dynamic.EditDistance.chain",
-        "rows[-1][j] + different",
-        "rows[-1][j + 1] + different",
+        "before + SUBSTITUTE",
+        "above + SUBSTITUTE",
         "swapped function",
         "a substitution that starts from the wrong cell",
     ),
     Mutant(
         f"{CHAIN}.dynamic.EditDistance.chain",
-        "SUBSTITUTE * (s[i] != t[j])",
-        "SKIP * (s[i] != t[j])",
+        "SUBSTITUTE * (letter != other)",
+        "SKIP * (letter != other)",
         "wrong factor",
         "a substitution at the cost of a deletion",
     ),
-    Mutant(f"{CHAIN}.dynamic.EditDistance.reads", "n + j)", "n + j + 1)", "wrong factor", "a cell that reads the letter after its own"),
     Mutant(
-        f"{CHAIN}.dynamic.Membership.cells",
+        f"{CHAIN}.dynamic.Membership.chain",
         "for k in range(1, size)",
         "for k in range(1, 2)",
         "missing term",
@@ -83,6 +72,18 @@ MUTANTS = (
         "missing term",
         "a first symbol that is not checked",
     ),
+    Mutant(
+        f"{CHAIN}.arithmetic.Arithmetic.following", "min((n", "max((n", "swapped function", "a rule that expects the last operation first"
+    ),
+    Mutant(
+        f"{CHAIN}.arithmetic.Equations.following",
+        "x + z[i] * u - y",
+        "x - z[i] * u - y",
+        "flipped sign",
+        "a rule that expects rows to be added",
+    ),
+    Mutant(f"{CHAIN}.dynamic.LIS.following", "a[j] < a[i]", "a[j] <= a[i]", "swapped function", "a rule of level subsequences"),
+    Mutant(f"{CHAIN}.dynamic.EditDistance.following", "+ SKIP] if j", "] if j", "missing term", "a rule with insertions for nothing"),
     Mutant(
         f"{CHAIN}.dynamic.EditDistance.chain_length",
         "(self.n + 2) - 1",

@@ -24,9 +24,9 @@ from transformer_theory.theories.chain_of_thought import (
     train,
     vocabulary,
 )
-from transformer_theory.theories.chain_of_thought.in_networks import EXAMPLES, GAP, TASK, ChainGap, few_shot, fitted, gap_inputs
+from transformer_theory.theories.chain_of_thought.in_networks import EXAMPLES, GAP, TASK, ChainGap, few_shot, gap_inputs
 from transformer_theory.theories.chain_of_thought.ladder import exchanged, gap_rows
-from transformer_theory.theories.chain_of_thought.learning import continuation, equal_compute_steps, given, prompt, rows
+from transformer_theory.theories.chain_of_thought.learning import continuation, equal_compute_steps, given, prompt, rows, symbols_per_step
 from transformer_theory.theories.chain_of_thought.written import attention, whole
 
 LIMITS = {"vocabulary": 40, "length": 200, "sequences": 16}
@@ -71,8 +71,6 @@ def test_the_written_decoder_generates_chains_freely(n: int):
         ids = torch.tensor([[vocabulary(task).index(symbol) for symbol in prompt(sample, "chain")]])
         expected = [vocabulary(task).index(symbol) for symbol in continuation(sample, "chain")]
         assert generate(model, ids, limit=n + 3, end=0)[0].tolist() == expected
-    blind = whole(WrittenDecoder(task, lengths=False), task, samples)
-    assert float(blind.double().mean()) < 0.5, "layer 2 must read the lengths"
     assert not correct(model, task, samples, "filler").any()
 
 
@@ -109,16 +107,39 @@ def test_training_learns_one_operation():
     found = train(
         parts, "direct", steps=150, generator=generator(), recipe=Recipe(dim=32, depth=1, batch=22), measured=(0, 150), questions=5
     )
-    fitted_questions = correct(found.model, parts.task, parts.train, "direct")
-    assert fitted_questions.double().mean() > 0.9
+    assert correct(found.model, parts.task, parts.train, "direct").double().mean() > 0.9
     assert set(found.accuracies) == {0, 150}
-    assert found.symbols_per_step == 22 * 5
-    assert equal_compute_steps(found, 100, 55) == 200
+    assert symbols_per_step(parts, "direct", Recipe(batch=10)) == 10 * 5
+    assert symbols_per_step(parts, "chain") == 22 * 7
+    assert equal_compute_steps(parts, "direct", 100) == 140
     again = train(parts, "direct", steps=5, generator=generator(1), recipe=Recipe(dim=32, depth=1))
     twin = train(parts, "direct", steps=5, generator=generator(1), recipe=Recipe(dim=32, depth=1))
     assert all(torch.equal(a, b) for a, b in zip(again.model.parameters(), twin.model.parameters())), "the generator does not decide"
     with pytest.raises(ValueError, match="mode must be one of chain, direct, filler, got 'dots'"):
         train(parts, "dots", steps=1, generator=generator())  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="samples must be at least 1, got 0"):
+        correct(found.model, parts.task, [], "chain")
+    for sizes, message in (
+        ({"batch": 0}, "batch must be at least 1, got 0"),
+        ({"rate": math.nan}, "rate must be positive and finite, got nan"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Recipe(**sizes)
+    with pytest.raises(ValueError, match="questions must be at least 1, got 0"):
+        train(parts, "chain", steps=1, generator=generator(), questions=0)
+    with pytest.raises(TypeError, match="steps must be an integer"):
+        train(parts, "chain", steps=1.5, generator=generator())  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("change", [{"task": Arithmetic()}, {"scale": -1.0}, {"scale": math.nan}, {"dtype": torch.int64}])
+def test_the_written_decoder_is_for_one_task(change):
+    with pytest.raises(ValueError, match="the decoder must have a task LIS\\(n, values\\), a scale > 0 and a float dtype"):
+        WrittenDecoder(**{"task": LIS(4, 4), **change})
+    model = WrittenDecoder(LIS(4, 4))
+    with pytest.raises(ValueError, match=r"ids must be .* begin with 4 numbers of LIS"):
+        correct(model, LIS(6, 4), [LIS(6, 4).sample(generator())], "chain")
+    with pytest.raises(ValueError, match="ids must be"):
+        model(torch.tensor([[4, 5]]))
 
 
 def test_a_given_chain_decides_the_answer_of_the_written_decoder():
@@ -164,11 +185,15 @@ def test_the_response_measures_the_same():
             return nn.functional.one_hot(ids.roll(1, 1), 40).float()
 
     data = torch.zeros(4, 6, dtype=torch.long)
-    (row,) = responses(Reader(), THEORY, data, limits=LIMITS, generator=generator())
-    inputs = gap_inputs(data, LIMITS, generator())
+    limits = LIMITS | {"sequences": 32}
+    (row,) = responses(Reader(), THEORY, data, limits=limits, generator=generator())
+    inputs = gap_inputs(data, limits, generator())
     assert row.value is not None
     assert 0.2 < row.value <= 1
     assert row.n == 15
+    filler = inputs["null"][0][:15] != inputs["value"][:15]
+    known = set(inputs["value"].unique().tolist())
+    assert not known & set(inputs["null"][0][:15][filler].tolist()), "a filler symbol is no other symbol"
     assert row.null is not None
     assert len(row.null.draws) == 4
     assert row.null.high < row.value
@@ -178,6 +203,15 @@ def test_the_response_measures_the_same():
     assert torch.equal(inputs["value"][:n, -2], ids.gather(1, answer[:, None])[:, 0]), "the chain must end in the answer"
     assert inputs["value"].shape[1] <= LIMITS["length"]
     assert responses(Reader(), THEORY, torch.zeros(1, 2, 3), limits=LIMITS, generator=generator()) == [], "floats are no ids"
+
+
+def test_one_question_is_no_certainty():
+    """The answers to choose from are those of the task, not those of the sample."""
+    values = set()
+    for seed in range(6):
+        model = Decoder(vocabulary=40, dim=8, heads=1, hidden=8)
+        values |= {row.value for row in list(chain_gain(model, limits=LIMITS, questions=1, generator=generator(seed)))[1:-1]}
+    assert values == {0, 1}
 
 
 def test_any_decoder_of_ids_is_measured():
@@ -191,6 +225,11 @@ def test_any_decoder_of_ids_is_measured():
     assert respond(model, torch.zeros(2, 5, dtype=torch.long), [ChainGap()]).table.select(quantity=GAP) == chain_of_thought_empty()
 
 
+class Broken(nn.Module):
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return torch.full((*ids.shape, 40), math.nan)
+
+
 def test_a_constant_guess_gains_nothing():
     """It has the share of one answer with and without the chain."""
 
@@ -198,8 +237,11 @@ def test_a_constant_guess_gains_nothing():
         def forward(self, ids: torch.Tensor) -> torch.Tensor:
             return torch.sin(torch.arange(40.0)).expand(*ids.shape, 40)
 
-    (row,) = responses(Constant(), THEORY, torch.zeros(1, 2, dtype=torch.long), limits=LIMITS, generator=generator())
+    data = torch.zeros(1, 2, dtype=torch.long)
+    (row,) = responses(Constant(), THEORY, data, limits=LIMITS, generator=generator())
     assert row.value == 0
+    (row,) = responses(Broken(), THEORY, data, limits=LIMITS, generator=generator())
+    assert (row.value, row.reason) == (None, "the logits of 16 rows are NaN")
     gap, *shares = chain_gain(Constant(), limits=LIMITS, questions=30, generator=generator())
     assert gap.value == 0
     assert {share.value for share in shares} == {10 / 30}
@@ -210,8 +252,12 @@ def test_limits_of_the_response():
     inputs = gap_inputs(data, {}, generator())
     assert len(inputs["value"]) == 30
     assert int(inputs["value"].max()) < 12, "ids above those of the data"
-    assert gap_inputs(data, {"sequences": 1, "length": 60}, generator())["value"].shape[0] == 2
-    for limits, message in (({"vocabulary": 11}, "the vocabulary must hold the 12 symbols"), ({"length": 12}, "the context must hold")):
+    assert gap_inputs(data, {"sequences": 8, "length": 60}, generator())["value"].shape[0] == 8
+    for limits, message in (
+        ({"vocabulary": 11}, "the vocabulary must hold the 12 symbols"),
+        ({"length": 12}, "the context must hold"),
+        ({"sequences": 3}, "sequences must be at least 4, .* got 3"),
+    ):
         with pytest.raises(ValueError, match=message):
             gap_inputs(data, limits, generator())
 
@@ -234,9 +280,7 @@ def chain_of_thought_empty():
     return Table()
 
 
-def test_fitting_chains():
-    assert fitted(("a", "b", "c"), 2) == ("b", "c")
-    assert fitted(("a", "b"), 4) == ("a", "b", "b", "b")
+def test_a_prompt_of_examples():
     sample = TASK.sample(generator())
     text = few_shot([sample], sample, sample.chain)
     assert text[-1] == ":"
@@ -248,10 +292,21 @@ def test_fitting_chains():
     ("change", "message"),
     [
         ({"limits": {"vocabulary": 8, "length": 200}}, "the vocabulary must hold the 12 symbols of .*, got 8 ids; take a smaller task"),
-        ({"limits": {"vocabulary": 40, "length": 20}}, "the context must hold .* ids, one example and a question, got a limit of 20"),
-        ({"limits": {"vocabulary": 40, "length": 5}, "examples": 0}, "the context must hold .* ids, a question with its chain, got 5"),
+        (
+            {"limits": {"vocabulary": 40, "length": 20}},
+            "the context must hold .* ids, one example, a question and its chain, got a limit of 20",
+        ),
+        (
+            {"limits": {"vocabulary": 40, "length": 5}, "examples": 0},
+            "the context must hold .* ids, a question and its chain, got a limit of 5",
+        ),
         ({"ids": {"0": 1}}, "ids must have every symbol of .*, got none for"),
         ({"ids": dict.fromkeys(vocabulary(TASK), 99)}, "ids must lie in \\[0, 40\\), got 99"),
+        ({"ids": dict.fromkeys(vocabulary(TASK), 0)}, "ids must be different, got 1 for 12 symbols"),
+        ({"limits": {}}, "limits must have 'vocabulary' and 'length', got no 'vocabulary'"),
+        ({"examples": -1}, "examples must be at least 0, got -1"),
+        ({"questions": 0}, "questions must be at least 1, got 0"),
+        ({"model": Broken()}, "the model must return numbers as logits, got NaN"),
         ({"task": Equations(2, 5)}, "answers must have one symbol, got"),
         ({"model": nn.Linear(4, 4)}, "the model must take ids \\[n, seq\\], got Linear"),
         ({"model": nn.Embedding(40, 4).requires_grad_(False), "task": TASK, "model_": "pooled"}, "the model must return logits"),

@@ -23,7 +23,7 @@ THEORY = Theory(
     question="What do intermediate steps buy a transformer?",
     statement=r"A decoder of bounded depth computes functions in $\mathrm{TC}^0$. Expressions modulo p and linear equations are hard for "
     r"$\mathrm{NC}^1$, so if $\mathrm{TC}^0 \ne \mathrm{NC}^1$ no such decoder of polynomial size answers them directly. With a chain of "
-    "polynomial length, each symbol of which depends on a bounded number of earlier ones, a decoder of constant size does.",
+    "polynomial length a decoder of constant size does: each symbol is one operation on earlier ones, or a maximum that attention finds.",
     sources=(
         Source("feng2023towards", status="second-hand"),
         Source("merrill2024expressive", status="second-hand"),

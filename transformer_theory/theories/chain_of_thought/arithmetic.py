@@ -14,14 +14,14 @@ Source: :cite:t:`feng2023towards`.
 
 import ast
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 from torch import Generator
 
 from ...core.validation import integers
-from .tasks import THEN, Sample, Symbols, draw
+from .tasks import THEN, Sample, Symbols, check_places, completed, draw, encode
 
 OPEN, CLOSE, BAR = "(", ")", "|"
 PRECEDENCE = {"+": 1, "-": 1, "*": 2}
@@ -42,6 +42,19 @@ def written(tree: Tree, *, above: int = 0) -> Symbols:
     binds = PRECEDENCE[operator]
     inside = (*written(left, above=binds), operator, *written(right, above=binds + 1))  # a - (b - c) needs brackets, (a - b) - c does not
     return (OPEN, *inside, CLOSE) if binds < above else inside
+
+
+def parsed(expression: Symbols) -> ast.AST:
+    """Returns the syntax tree that Python's parser makes of an expression."""
+    return ast.parse(" ".join(expression), mode="eval").body
+
+
+def value(node: ast.AST) -> int:
+    """Evaluates a syntax tree of integers."""
+    if isinstance(node, ast.BinOp):
+        a, b = value(node.left), value(node.right)
+        return a + b if isinstance(node.op, ast.Add) else a - b if isinstance(node.op, ast.Sub) else a * b
+    return int(node.value)  # pyright: ignore[reportAttributeAccessIssue]  # numbers are constants
 
 
 def reducible(before: str, operator: str, after: str) -> bool:
@@ -106,53 +119,50 @@ class Arithmetic:
             left = draw(generator, size)[0] if size > 1 else 0
             return tree(left), operators[next(signs)], tree(size - 1 - left)
 
-        question = written(tree(k))
-        chain = self.chain(question)
-        return Sample(question, chain, self.answer(question, chain))
+        return completed(self, written(tree(k)))
+
+    def check(self, question: Symbols) -> None:
+        """Raises ValueError for other symbols, another number of operations, or wrong brackets."""
+        self.steps(question)
 
     def steps(self, question: Symbols) -> list[Symbols]:
-        """Returns the question and the expression after each step."""
+        """Returns the expression after each step; raises ValueError as :meth:`check`."""
+        encode(self, question)
+        if (k := sum(symbol in PRECEDENCE for symbol in question)) != self.operations:
+            raise ValueError(f"a question of {self} must have {self.operations} operations, got {k}; see task.sample(generator)")
         found = [question]
         while len(found[-1]) > 1:
             first, last = handle(expression := found[-1])
             left, operator, right = (symbol for symbol in expression[first : last + 1] if symbol not in (OPEN, CLOSE))
             found.append((*expression[:first], operate(left, operator, right, self.modulus), *expression[last + 1 :]))
-        return found
+        return found[1:]
 
     def chain(self, question: Symbols) -> Symbols:
         """Returns the expressions after each step, separated by "="."""
-        return joined(self.steps(question)[1:])
+        return joined(self.steps(question))
+
+    def following(self, question: Symbols, chain: Symbols) -> Iterator[str]:
+        """Computes the first operation on two numbers in the syntax tree that Python's parser makes of the given expression before."""
+        while len(question) > 1:
+            nodes = [node for node in ast.walk(parsed(question)) if isinstance(node, ast.BinOp)]
+            node = min((n for n in nodes if {type(n.left), type(n.right)} == {ast.Constant}), key=lambda node: node.col_offset)
+            place = len(" ".join(question)[: node.col_offset].split())
+            enclosed = question[place - 1 : place] == (OPEN,) and question[place + 3 : place + 4] == (CLOSE,)
+            step = (*question[: place - enclosed], str(value(node) % self.modulus), *question[place + 3 + enclosed :])
+            yield from (*step, THEN) if len(step) > 1 else step
+            question, chain = chain[: len(step)], chain[len(step) + 1 :]
 
     def answer(self, question: Symbols, chain: Symbols) -> Symbols:
         """Returns the last symbol."""
         return chain[-1:]
 
     def solve(self, question: Symbols) -> Symbols:
-        """Evaluates the integer expression with Python's parser, and reduces the result."""
-
-        def value(node: ast.AST) -> int:
-            if isinstance(node, ast.BinOp):
-                a, b = value(node.left), value(node.right)
-                return a + b if isinstance(node.op, ast.Add) else a - b if isinstance(node.op, ast.Sub) else a * b
-            return int(node.value)  # pyright: ignore[reportAttributeAccessIssue]  # numbers are constants
-
-        return (str(value(ast.parse(" ".join(question), mode="eval").body) % self.modulus),)
-
-    def reads(self, question: Symbols, chain: Symbols) -> list[tuple[int, ...]]:
-        """A result reads its operation, three symbols; every other symbol is copied from the expression before."""
-        found, start, expression = [], 0, question
-        for step in self.steps(question)[1:]:
-            first, last = handle(expression)
-            enclosed = expression[first] == OPEN
-            operation = tuple(start + first + enclosed + i for i in range(3))
-            copied = [start + i for i in range(first)], [start + i for i in range(last + 1, len(expression) + 1)]  # with the "=" behind it
-            found += [*((i,) for i in copied[0]), operation, *((i,) for i in copied[1])]
-            start, expression = start + len(expression) + 1, step
-        return found[:-1]  # no "=" follows the last number
+        """Evaluates the integer expression that Python's parser finds, and reduces the result."""
+        return (str(value(parsed(question)) % self.modulus),)
 
     def chain_length(self, question: Symbols) -> int:
-        """At most k (2 k - 1): an expression of j operations has at most 2 j + 1 symbols and j - 1 pairs of brackets."""
-        return sum(2 * j + 1 + 2 * max(j - 1, 0) for j in range(self.operations)) + self.operations - 1
+        """At most k^2 + (k - 1)^2: an expression of j > 0 operations has at most 2 j + 1 symbols and j - 1 pairs of brackets."""
+        return self.operations**2 + (self.operations - 1) ** 2
 
 
 @dataclass(frozen=True)
@@ -193,41 +203,56 @@ class Equations:
             numbers = draw(generator, self.modulus, m * (m + 1))
             question = as_rows([numbers[i * (m + 1) : (i + 1) * (m + 1)] for i in range(m)])
             try:
-                chain = self.chain(question)
-            except ZeroDivisionError:
+                return completed(self, question)
+            except ValueError:
                 continue
-            return Sample(question, chain, self.answer(question, chain))
 
-    def pivots(self, question: Symbols) -> list[tuple[list[list[int]], int]]:
-        """Returns the matrix before each step with the row of its pivot, and last the solved matrix with row 0.
+    def check(self, question: Symbols) -> None:
+        """Raises ValueError for other symbols, or equations without exactly one solution."""
+        self.steps(question)
 
-        Raises:
-            ZeroDivisionError: the equations have no unique solution.
-        """
-        p, m = self.modulus, self.variables
-        matrix = [[int(question[r * (m + 2) + c]) for c in range(m + 1)] for r in range(m)]
-        found = []
+    def matrix(self, symbols: Symbols) -> list[list[int]]:
+        """Reads m rows of m + 1 numbers."""
+        m = self.variables
+        return [[int(symbols[r * (m + 2) + c]) for c in range(m + 1)] for r in range(m)]
+
+    def steps(self, question: Symbols) -> list[list[list[int]]]:
+        """Returns the matrix after each step; raises ValueError as :meth:`check`."""
+        p, m, found = self.modulus, self.variables, []
+        row = [self.symbols[:-1]] * (m + 1)
+        check_places(self, question, [*([*row, (BAR,)] * (m - 1)), *row])
+        matrix = self.matrix(question)
         for i in range(m):
             row = next((r for r in range(i, m) if matrix[r][i]), None)
             if row is None:
-                raise ZeroDivisionError("the equations must have exactly one solution")
-            found.append((matrix, row))
-            matrix = [list(each) for each in matrix]
+                raise ValueError(f"the equations must have exactly one solution, got {' '.join(question)!r}; change a coefficient")
             matrix[i], matrix[row] = matrix[row], matrix[i]
             inverse = pow(matrix[i][i], -1, p)
             matrix[i] = [x * inverse % p for x in matrix[i]]
             for r in range(m):
                 if r != i:
                     matrix[r] = [(x - matrix[r][i] * y) % p for x, y in zip(matrix[r], matrix[i])]
-        return [*found, (matrix, 0)]
+            found.append([*matrix])
+        return found
 
     def chain(self, question: Symbols) -> Symbols:
-        """Returns the matrix after each step, separated by "=".
+        """Returns the matrix after each step, separated by "="."""
+        return joined([as_rows(matrix) for matrix in self.steps(question)])
 
-        Raises:
-            ZeroDivisionError: the equations have no unique solution.
-        """
-        return joined([as_rows(matrix) for matrix, _ in self.pivots(question)[1:]])
+    def following(self, question: Symbols, chain: Symbols) -> Iterator[str]:
+        """An entry of the pivot's row times the pivot is the entry before; another one plus its factor times that of the pivot's row is."""
+        p, m, given = self.modulus, self.variables, question
+        for i in range(m):
+            before = self.matrix(given)
+            row = next(r for r in range(i, m) if before[r][i])
+            before[i], before[row] = before[row], before[i]
+            unit = [next(x for x in range(p) if (before[i][i] * x - y) % p == 0) for y in before[i]]
+            after = [
+                unit if r == i else [next(x for x in range(p) if (x + z[i] * u - y) % p == 0) for y, u in zip(z, unit)]
+                for r, z in enumerate(before)
+            ]
+            yield from (*((THEN,) if i else ()), *as_rows(after))
+            given = chain[i * m * (m + 2) :]
 
     def answer(self, question: Symbols, chain: Symbols) -> Symbols:
         """Returns the last column of the last matrix."""
@@ -237,26 +262,11 @@ class Equations:
 
     def solve(self, question: Symbols) -> Symbols:
         """Tries every value of the variables; the first solution is the only one."""
-        p, m = self.modulus, self.variables
-        rows = [[int(symbol) for symbol in question[r * (m + 2) : r * (m + 2) + m + 1]] for r in range(m)]
+        p, m, rows = self.modulus, self.variables, self.matrix(question)
         for x in product(range(p), repeat=m):
             if all(sum(a * b for a, b in zip(row, x)) % p == row[m] for row in rows):
                 return tuple(map(str, x))
         return ()
-
-    def reads(self, question: Symbols, chain: Symbols) -> list[tuple[int, ...]]:
-        """An entry reads itself, the entry of the pivot's row, its own row's factor and the pivot; the pivot's row only two of them."""
-        m, found = self.variables, []
-        size = m * (m + 2)  # symbols of a matrix with the "=" behind it
-        for i, (_, row) in enumerate(self.pivots(question)[:-1]):
-            for r in range(m):
-                old = row if r == i else i if r == row else r  # rows i and row change places
-                for c in range(m + 1):
-                    place = [i * size + a * (m + 2) + b for a, b in ((old, c), (row, c), (old, i), (row, i))]
-                    found.append((place[0], place[3]) if r == i else tuple(place))
-                found.append((i * size + r * (m + 2) + m + 1,))  # the bar or "=" at this place before
-            # The last "=" of the question's matrix is that before the chain.
-        return found[:-1]
 
     def chain_length(self, question: Symbols) -> int:
         """Exactly m^2 (m + 2) - 1: m matrices of m (m + 2) - 1 symbols, with "=" between them."""

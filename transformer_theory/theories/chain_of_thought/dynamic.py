@@ -7,24 +7,24 @@ The chain is the table of the dynamic program, cell by cell.
   D_{i,j-1} + 2,\ D_{i-1,j-1} + 3\,[s_i \ne t_j])`, the answer is the last cell.
 * **Membership** by the algorithm of Cocke, Younger and Kasami: the cell of a part of the word holds the nonterminals that derive it.
 
-The maximum, and the search for a split, run over many cells. A symbol of the chain is nevertheless a function of few of them, those that
-attain the maximum, and attention finds these.
+The minimum of an edit distance is over three cells. The maximum, and the "or" over all splits, run over many cells; one head of attention
+computes them.
 
 Source: :cite:t:`feng2023towards`.
 """
 
-import heapq
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import combinations
+from functools import cache, cached_property
+from itertools import accumulate, combinations, product
 
 import torch
 from torch import Generator
 
 from ...core.validation import integers
-from .arithmetic import BAR
-from .tasks import Sample, Symbols, draw
+from .arithmetic import BAR, as_rows
+from .tasks import COMMON, Sample, Symbols, check_places, completed, draw
 
 SKIP, SUBSTITUTE = 2, 3  # costs of a deletion or insertion, and of a substitution
 YES, NO = "yes", "no"
@@ -60,23 +60,26 @@ class LIS:
 
     def sample(self, generator: Generator) -> Sample:
         """Draws independent uniform numbers."""
-        question = tuple(map(str, draw(generator, self.values, self.n)))
-        chain = self.chain(question)
-        return Sample(question, chain, self.answer(question, chain))
+        return completed(self, tuple(map(str, draw(generator, self.values, self.n))))
 
-    def best(self, question: Symbols) -> tuple[list[int], list[int | None]]:
-        """Returns d_i, and the place j that attains the maximum (the first; None if no smaller number precedes)."""
-        a, d, chosen = list(map(int, question)), [], []
-        for i, value in enumerate(a):
-            smaller = [j for j in range(i) if a[j] < value]
-            j = max(smaller, key=lambda j: (d[j], -j), default=None)
-            chosen.append(j)
-            d.append(1 if j is None else 1 + d[j])
-        return d, chosen
+    def check(self, question: Symbols) -> None:
+        """Raises ValueError for another length, or for numbers that are not below ``values``."""
+        check_places(self, question, [self.symbols[: self.values]] * self.n)
 
     def chain(self, question: Symbols) -> Symbols:
-        """Returns d_1 ... d_n."""
-        return tuple(map(str, self.best(question)[0]))
+        """Returns d_1 ... d_n from the largest length that ends in each value so far."""
+        self.check(question)
+        longest, found = [0] * self.values, []
+        for value in map(int, question):
+            longest[value] = max(longest[:value], default=0) + 1
+            found.append(str(longest[value]))
+        return tuple(found)
+
+    def following(self, question: Symbols, chain: Symbols) -> Iterator[str]:
+        """d_i is one more than the largest d_j of the given chain with j < i and a_j < a_i."""
+        a = list(map(int, question))
+        for i in range(self.n):
+            yield str(1 + max((int(chain[j]) for j in range(i) if a[j] < a[i]), default=0))
 
     def answer(self, question: Symbols, chain: Symbols) -> Symbols:
         """Returns the largest symbol."""
@@ -89,10 +92,6 @@ class LIS:
             place = bisect_left(tops, value)
             tops[place : place + 1] = [value]
         return (str(len(tops)),)
-
-    def reads(self, question: Symbols, chain: Symbols) -> list[tuple[int, ...]]:
-        """d_i reads the d_j that attains the maximum; the first of an increasing sequence reads none."""
-        return [() if j is None else (len(question) + 1 + j,) for j in self.best(question)[1]]
 
     def chain_length(self, question: Symbols) -> int:
         """Exactly n."""
@@ -138,62 +137,53 @@ class EditDistance:
         kept = torch.tensor(draw(generator, 2, self.n), dtype=torch.bool)
         second = torch.where(kept, first, other).roll(draw(generator, 3)[0])
         words = [tuple(chr(ord("a") + letter) for letter in word.tolist()) for word in (first, second)]
-        question = (*words[0], BAR, *words[1])
-        chain = self.chain(question)
-        return Sample(question, chain, self.answer(question, chain))
+        return completed(self, (*words[0], BAR, *words[1]))
+
+    def check(self, question: Symbols) -> None:
+        """Raises ValueError for words of other lengths or letters."""
+        word = [self.symbols[-self.letters :]] * self.n
+        check_places(self, question, [*word, (BAR,), *word])
 
     def chain(self, question: Symbols) -> Symbols:
         """Returns the rows D_0 ... D_n of n + 1 cells, with bars between them."""
-        n = self.n
-        s, t = question[:n], question[n + 1 :]
-        rows = [[SKIP * j for j in range(n + 1)]]
-        for i in range(n):
+        self.check(question)
+        s, t, rows = question[: self.n], question[self.n + 1 :], [[SKIP * j for j in range(self.n + 1)]]
+        for i, letter in enumerate(s):
             row = [SKIP * (i + 1)]
-            for j in range(n):
-                different = SUBSTITUTE * (s[i] != t[j])
-                row.append(min(rows[-1][j + 1] + SKIP, row[-1] + SKIP, rows[-1][j] + different))
+            for above, before, other in zip(rows[-1][1:], rows[-1], t):
+                row.append(min(above + SKIP, row[-1] + SKIP, before + SUBSTITUTE * (letter != other)))
             rows.append(row)
-        return tuple(symbol for i, row in enumerate(rows) for symbol in (*((BAR,) if i else ()), *map(str, row)))
+        return as_rows(rows)
+
+    def following(self, question: Symbols, chain: Symbols) -> Iterator[str]:
+        """A cell is the minimum over the steps from the cells above, on the left and before both, as the given chain has them."""
+        n, s, t = self.n, question[: self.n], question[self.n + 1 :]
+        above = n + 2  # symbols between a cell and the one above it
+        for i in range(n + 1):
+            if i:
+                yield BAR
+            for j in range(n + 1):
+                here = i * above + j
+                costs = [int(chain[here - above]) + SKIP] if i else []
+                costs += [int(chain[here - 1]) + SKIP] if j else []
+                costs += [int(chain[here - above - 1]) + (SUBSTITUTE if s[i - 1] != t[j - 1] else 0)] if i and j else []
+                yield str(min(costs, default=0))
 
     def answer(self, question: Symbols, chain: Symbols) -> Symbols:
         """Returns the last cell."""
         return chain[-1:]
 
     def solve(self, question: Symbols) -> Symbols:
-        """Dijkstra's algorithm: the shortest path from (0, 0) to (n, n) through the prefixes that are already rewritten."""
-        n = self.n
-        s, t = question[:n], question[n + 1 :]
-        queue, done = [(0, 0, 0)], set()
-        while True:
-            cost, i, j = heapq.heappop(queue)
-            if (i, j) == (n, n):
-                return (str(cost),)
-            if (i, j) in done:
-                continue
-            done.add((i, j))
-            if i < n:
-                heapq.heappush(queue, (cost + SKIP, i + 1, j))
-            if j < n:
-                heapq.heappush(queue, (cost + SKIP, i, j + 1))
-            if i < n and j < n:
-                heapq.heappush(queue, (cost + SUBSTITUTE * (s[i] != t[j]), i + 1, j + 1))
+        """Recursion from the ends of the words: the cost of rewriting what follows place i of s into what follows place j of t."""
+        n, s, t = self.n, question[: self.n], question[self.n + 1 :]
 
-    def reads(self, question: Symbols, chain: Symbols) -> list[tuple[int, ...]]:
-        """A cell reads three cells and two letters; at the border one cell; a bar the bar of the question."""
-        n, found = self.n, []
-        start, width = 2 * n + 2, n + 2  # place of the first cell; cells of a row and a bar
+        @cache
+        def rest(i: int, j: int) -> int:
+            if n in (i, j):
+                return SKIP * (2 * n - i - j)
+            return min(rest(i + 1, j) + SKIP, rest(i, j + 1) + SKIP, rest(i + 1, j + 1) + SUBSTITUTE * (s[i] != t[j]))
 
-        def place(i: int, j: int) -> int:
-            return start + i * width + j
-
-        for i in range(n + 1):
-            found += [(n,)] if i else []
-            for j in range(n + 1):
-                if i and j:
-                    found.append((place(i - 1, j), place(i, j - 1), place(i - 1, j - 1), i - 1, n + j))
-                else:
-                    found.append((place(i - 1, 0),) if i else (place(0, j - 1),) if j else ())
-        return found
+        return (str(rest(0, 0)),)
 
     def chain_length(self, question: Symbols) -> int:
         """Exactly (n + 1)(n + 2) - 1: n + 1 rows of n + 1 cells, with bars between them."""
@@ -225,12 +215,13 @@ class Membership:
     def __post_init__(self):
         integers(n=self.n)
         for left, right in self.rules:
-            pair, letter = len(right) == 2 and right.isupper(), len(right) == 1 and not right.isupper()
+            pair, letter = len(right) == 2 and right.isupper(), len(right) == 1 and not right.isupper() and right not in COMMON
             if not (len(left) == 1 and left.isupper() and (pair or letter)):
-                raise ValueError(f"a rule must be a capital letter with two capital letters or one other symbol, got {left} -> {right}")
+                message = f"a rule must be a capital letter with two capital letters or one other symbol, got {left} -> {right}"
+                raise ValueError(f"{message}; symbols other than {' '.join(COMMON)} may be letters")
         if len(self.nonterminals) > 6:
             raise ValueError(f"rules must have at most 6 nonterminals, got {len(self.nonterminals)}; every set of them is a symbol")
-        if not self.derivations()["S", self.n]:
+        if not self.derivations["S", self.n]:
             raise ValueError(f"n must be the length of a word of the language, got {self.n}; take another length")
 
     @property
@@ -255,6 +246,7 @@ class Membership:
         """Number of words of n letters."""
         return len(self.letters) ** self.n
 
+    @cached_property
     def derivations(self) -> dict[tuple[str, int], int]:
         """Returns the number of derivation trees of words of each length up to n, by nonterminal and length."""
         counts = {(name, size): 0 for name in self.nonterminals for size in range(1, self.n + 1)}
@@ -268,7 +260,7 @@ class Membership:
 
     def sample(self, generator: Generator) -> Sample:
         """Draws a derived word, or the same with permuted letters."""
-        counts = self.derivations()
+        counts = self.derivations
 
         def derived(name: str, size: int) -> Symbols:
             """Draws a derivation tree from ``name`` uniformly, and returns its word of ``size`` letters."""
@@ -278,34 +270,41 @@ class Membership:
                     branches.append((1, right, 0))
                 elif left == name and len(right) == 2:
                     branches += [(counts[right[0], k] * counts[right[1], size - k], right, k) for k in range(1, size)]
-            ends = torch.tensor([weight for weight, _, _ in branches]).cumsum(0)
-            _, right, k = branches[int(torch.searchsorted(ends, draw(generator, int(ends[-1]))[0], right=True))]
+            total = counts[name, size]
+            shares = torch.tensor([weight / total for weight, _, _ in branches], dtype=torch.float64)
+            _, right, k = branches[int(shares.multinomial(1, generator=generator))]
             return (right,) if k == 0 else derived(right[0], k) + derived(right[1], size - k)
 
         word = derived("S", self.n)
         if draw(generator, 2)[0]:
             word = tuple(word[i] for i in torch.randperm(self.n, generator=generator).tolist())
-        chain = self.chain(word)
-        return Sample(word, chain, self.answer(word, chain))
+        return completed(self, word)
 
-    def cells(self, question: Symbols) -> Iterator[tuple[int, int, dict[str, int]]]:
-        """Yields start and length of every part, shorter ones first, with the nonterminals that derive it and the first split for each."""
-        table: dict[tuple[int, int], dict[str, int]] = {}
-        for size in range(1, self.n + 1):
-            for start in range(self.n - size + 1):
-                found: dict[str, int] = {}
-                for left, right in self.rules:
-                    if size == 1 and right == question[start]:
-                        found.setdefault(left, 0)
-                    for k in range(1, size) if len(right) == 2 else ():
-                        if right[0] in table[start, k] and right[1] in table[start + k, size - k]:
-                            found[left] = min(found.get(left, k), k)
-                table[start, size] = found
-                yield start, size, found
+    def check(self, question: Symbols) -> None:
+        """Raises ValueError for another length or other letters."""
+        check_places(self, question, [self.letters] * self.n)
 
     def chain(self, question: Symbols) -> Symbols:
-        """Returns the cells."""
-        return tuple("{" + "".join(sorted(found)) + "}" for _, _, found in self.cells(question))
+        """Returns the cells, those of shorter parts first."""
+        self.check(question)
+        pairs = [rule for rule in self.rules if len(rule[1]) == 2]
+        table = {(i, 1): {left for left, right in self.rules if right == letter} for i, letter in enumerate(question)}
+        for size in range(2, self.n + 1):
+            for start in range(self.n - size + 1):
+                splits = [(table[start, k], table[start + k, size - k]) for k in range(1, size)]
+                table[start, size] = {left for left, (a, b) in pairs if any(a in first and b in second for first, second in splits)}
+        return tuple(map(cell, table.values()))
+
+    def following(self, question: Symbols, chain: Symbols) -> Iterator[str]:
+        """A cell holds the left sides of the rules whose right side is the letter, or is made by two parts with the given cells."""
+        n = self.n
+        yield from (cell(left for left, right in self.rules if right == letter) for letter in question)
+        first = [0, *accumulate(range(n, 0, -1))]  # number of the first cell of each length
+        for size in range(2, n + 1):
+            for start in range(n - size + 1):
+                splits = [(chain[first[k - 1] + start], chain[first[size - k - 1] + start + k]) for k in range(1, size)]
+                made = {a + b for left, right in splits for a, b in product(left, right)}
+                yield cell(left for left, right in self.rules if right in made)
 
     def answer(self, question: Symbols, chain: Symbols) -> Symbols:
         """Returns whether S is in the last cell, that of the whole word."""
@@ -325,17 +324,11 @@ class Membership:
             forms += [form[:place] + right + form[place + 1 :] for left, right in self.rules if left == form[place]]
         return (NO,)
 
-    def reads(self, question: Symbols, chain: Symbols) -> list[tuple[int, ...]]:
-        """A cell reads the two parts of the first split for each of its nonterminals; a cell of one letter reads the letter."""
-        places: dict[tuple[int, int], int] = {}
-        found = []
-        for number, (start, size, names) in enumerate(self.cells(question)):
-            places[start, size] = len(question) + 1 + number
-            splits = dict.fromkeys(names[name] for name in sorted(names))
-            cells = [place for k in splits if k for place in (places[start, k], places[start + k, size - k])]
-            found.append((start,) if size == 1 else tuple(cells))
-        return found
-
     def chain_length(self, question: Symbols) -> int:
         """Exactly n (n + 1) / 2, the parts of the word."""
         return self.n * (self.n + 1) // 2
+
+
+def cell(names: Iterable[str]) -> str:
+    """Writes a set of nonterminals."""
+    return "{" + "".join(sorted(set(names))) + "}"

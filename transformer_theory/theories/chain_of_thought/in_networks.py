@@ -23,8 +23,10 @@ from ...core.metric import ActivationKind, Activations, Metric
 from ...core.sources import Source
 from ...core.statistics import share_interval
 from ...core.theory import InNetworks, Response
+from ...core.validation import integers
+from ...probes.evaluation import evaluation
 from .arithmetic import Arithmetic
-from .learning import continuation, generate, prompt
+from .learning import continuation, generate, last_logits, prompt
 from .tasks import ANSWER, END, FILLER, THEN, ChainTask, Sample, Symbols, majority, split, vocabulary
 
 NAME, SOURCE = "chain_of_thought", Source("feng2023towards", status="own")
@@ -38,13 +40,13 @@ NO_LIMIT = 2**31
 SURPLUS = 4  # questions drawn per question used, so that all answers can be equally frequent
 
 
-def answers_of(task: ChainTask, samples: Sequence[Sample]) -> tuple[str, ...]:
-    """Returns the symbols that occur as answers of one symbol, in the order of the vocabulary.
+def answers_of(task: ChainTask, samples: Sequence[Sample], generator: Generator) -> tuple[str, ...]:
+    """Returns the answers of these and of 100 other questions, in the order of the vocabulary.
 
     Raises:
         ValueError: an answer has several symbols.
     """
-    found = {sample.answer for sample in samples}
+    found = {sample.answer for sample in (*samples, *(task.sample(generator) for _ in range(100)))}
     if longer := [answer for answer in found if len(answer) != 1]:
         raise ValueError(f"answers must have one symbol, got {' '.join(longer[0])!r}; take arithmetic or another task with one")
     return tuple(symbol for symbol in vocabulary(task) if (symbol,) in found)
@@ -83,63 +85,67 @@ def few_shot(examples: Sequence[Sample], sample: Sample, chain: Symbols | None) 
     return (*before, *sample.question, *(() if chain is None else (THEN, *chain)), ANSWER)
 
 
-def fitting(examples: Sequence[Sample], samples: Sequence[Sample], length: int) -> list[Sample]:
-    """Returns as many examples as fit into a context with every question and its chain.
+def fitting(task: ChainTask, examples: Sequence[Sample], samples: Sequence[Sample], length: int) -> list[Sample]:
+    """Returns as many examples as fit into a context with every question and the longest possible chain.
 
     Raises:
-        ValueError: not even one example fits.
+        ValueError: not even one example fits, or no question if there are no examples.
     """
-    longest = max(len(shown(sample, chain=True)) for sample in samples)
-    for k in range(len(examples), 0, -1):
+    longest = max(len(sample.question) + task.chain_length(sample.question) + 2 for sample in samples)  # with "=" and ":"
+    for k in range(len(examples), min(1, len(examples)) - 1, -1):
         needed = longest + sum(len(shown(each, chain=True)) for each in examples[:k])
         if needed <= length:
             return list(examples[:k])
-    raise ValueError(f"the context must hold {needed} ids, one example and a question, got a limit of {length}; take a smaller task")
+    what = "one example, a question" if examples else "a question"
+    raise ValueError(f"the context must hold {needed} ids, {what} and its chain, got a limit of {length}; take a smaller task")
+
+
+def chains_of_null(samples: Sequence[Sample], shift: int) -> dict[str, Sequence[Symbols]]:
+    """Returns for each question filler symbols, as many as its chain has, and the chain of the question ``shift`` places further."""
+    others = [sample.chain for sample in (*samples[shift:], *samples[:shift])]
+    return {"filler symbols": [(FILLER,) * len(sample.chain) for sample in samples], "chain of another question": others}
 
 
 def gap_inputs(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
     """Makes the inputs of the response: each question with its chain, and without.
 
     Rows are filled on the left with the id of the end. Targets are ``[2 n, 2 + answers]``: whether the chain is there, the place of the
-    answer among the ids of all answers, and these ids.
+    answer among the ids of all answers, and these ids. A filler symbol is an id that no other symbol has.
 
     Raises:
-        ValueError: the vocabulary or the context is too small.
+        ValueError: the vocabulary or the context is too small, or there are fewer than two questions.
     """
-    n, context = min(GIVEN, limits.get("sequences", GIVEN)), limits.get("length", NO_LIMIT)
-    ids = symbol_ids(TASK, limits.get("vocabulary", int(data.max()) + 1), generator)
+    n, context = min(GIVEN, limits.get("sequences", 2 * GIVEN) // 2), limits.get("length", NO_LIMIT)
+    if n < 2:
+        raise ValueError(f"sequences must be at least 4, two questions with and without chain, got {limits['sequences']}; pass more data")
+    size = limits.get("vocabulary", int(data.max()) + 1)
+    ids = symbol_ids(TASK, size, generator)
     parts = split(TASK, train=EXAMPLES, test=SURPLUS * n, generator=generator)
     test = balanced(parts.test, n, generator)
-    examples = fitting(parts.train, test, context)
+    examples = fitting(TASK, parts.train, test, context)
     without = [few_shot(examples, sample, None) for sample in test]
+    length = max(len(few_shot(examples, sample, sample.chain)) for sample in test)
 
-    def rows(chains: Sequence[Symbols]) -> Int[Tensor, "rows seq"]:
+    def rows(chains: Sequence[Symbols], ids: Mapping[str, int]) -> Int[Tensor, "rows seq"]:
         texts = [*(few_shot(examples, sample, chain) for sample, chain in zip(test, chains)), *without]
         return torch.tensor([[ids[symbol] for symbol in (END,) * (length - len(text)) + text] for text in texts])
 
-    chains = [sample.chain for sample in test]
-    length = max(len(few_shot(examples, sample, sample.chain)) for sample in test)
+    spare = [number for number in range(size) if number not in ids.values()] or [ids[FILLER]]
     nulls = []
     for _ in range(DRAWS):
-        shift = 1 + int(torch.randint(max(n - 1, 1), (), generator=generator))
-        fill = vocabulary(TASK)[int(torch.randint(len(ids), (), generator=generator))]
-        nulls.append(rows([(fill,) * len(chain) for chain in chains]))
-        nulls.append(rows([fitted(chains[(i + shift) % n], len(chain)) for i, chain in enumerate(chains)]))
-    answers = answers_of(TASK, (*parts.train, *test))
+        shift = 1 + int(torch.randint(n - 1, (), generator=generator))
+        other = {**ids, FILLER: spare[int(torch.randint(len(spare), (), generator=generator))]}
+        nulls += [rows(chains, other) for chains in chains_of_null(test, shift).values()]
+    answers = answers_of(TASK, test, generator)
     targets = [[kind, answers.index(sample.answer[0]), *(ids[a] for a in answers)] for kind in (WITH, WITHOUT) for sample in test]
-    return {"value": rows(chains), "null": nulls, "targets": torch.tensor(targets)}
-
-
-def fitted(chain: Symbols, length: int) -> Symbols:
-    """Returns a chain of ``length`` symbols: its end, or the chain with its last symbol repeated. The last symbol stays."""
-    return chain[-length:] if len(chain) >= length else chain + chain[-1:] * (length - len(chain))
+    return {"value": rows([sample.chain for sample in test], ids), "null": nulls, "targets": torch.tensor(targets)}
 
 
 class ChainGap(Metric):
     """Accuracy of the answer in rows with a chain minus that in rows without. Targets are those of :func:`gap_inputs`.
 
     Attributes:
-        sums: right answers with chain, rows with chain, and the same without, ``[4]``.
+        sums: right answers with chain, rows with chain, the same without, and rows with NaN, ``[5]``.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("outputs",)
@@ -157,17 +163,20 @@ class ChainGap(Metric):
             raise ValueError(f"outputs must be logits [n, seq, vocabulary], got {list(outputs.shape)}; pass a causal model of ids")
         targets = targets.cpu()
         kind, answer, ids = targets[:, 0], targets[:, 1], targets[:, 2:]
-        right = outputs[:, -1].float().cpu().gather(1, ids).argmax(1) == answer
-        parts = [(right & (kind == WITH)).sum(), (kind == WITH).sum(), (right & (kind == WITHOUT)).sum(), (kind == WITHOUT).sum()]
-        self.add((0,), torch.stack(parts).double())
+        logits = outputs[:, -1].float().cpu().gather(1, ids)
+        right = logits.argmax(1) == answer
+        parts = [each.sum() for way in (WITH, WITHOUT) for each in (right & (kind == way), kind == way)]
+        self.add((0,), torch.stack([*parts, logits.isnan().any(1).sum()]).double())
 
     def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
         """Returns one row; none if no pass had targets."""
         if (0,) not in self.sums:
             return []
-        right, n, right_without, without = self.sums[(0,)].tolist()
-        note = f"with the chain given {right / n:.0%}, without {right_without / without:.0%}" if n and without else ""
-        value, reason = (right / n - right_without / without, "") if n and without else (None, "rows with and without chain are needed")
+        right, n, right_without, without, missing = self.sums[(0,)].tolist()
+        reason = "" if n and without else "rows with and without chain are needed"
+        reason = f"the logits of {missing:.0f} rows are NaN" if missing else reason
+        note = "" if reason else f"with the chain given {right / n:.0%}, without {right_without / without:.0%}"
+        value = None if reason else right / n - right_without / without
         return [Measurement(NAME, "in network", GAP, value, unit="share", side=">=", n=int(n), reason=reason, note=note, source=SOURCE)]
 
 
@@ -181,32 +190,39 @@ def chain_gain(
     questions: int = QUESTIONS,
     generator: Generator,
 ) -> Iterator[Measurement]:
-    """Measures what a chain buys in a model that generates ids: four accuracies and the share of the most frequent answer.
+    """Measures what a chain buys in a model that generates ids: five accuracies and the share of the most frequent answer.
+
+    The model generates up to the ":" or the longest possible chain; then the ":" is written for it, and it chooses among the answers.
 
     Args:
         model: maps ids ``[n, seq]`` to logits ``[n, seq, vocabulary]``, such as a :class:`.Decoder` or a model of ``transformers``.
         task: task with answers of one symbol; None: two operations modulo 3.
-        ids: id of each symbol, common ones included (:func:`.tasks.vocabulary`). None: random ids.
+        ids: a different id for each symbol, common ones included (:func:`.tasks.vocabulary`). None: random ids.
         limits: "vocabulary" and "length" of the model.
         examples: examples in the prompt; as many as fit are used. 0: none, for a network that was trained on the task.
         questions: number of questions.
         generator: draws ids, examples and questions.
     Raises:
-        ValueError: a symbol has no id, the vocabulary or the context is too small, or the model does not take ids.
+        ValueError: a symbol has no id or that of another, a limit is missing, a number is too small, the vocabulary or the context is too
+            small, or the model does not take ids or returns NaN.
     """
     task = TASK if task is None else task
+    integers(questions=questions)
+    integers(minimum=0, examples=examples)
+    if absent := [name for name in ("vocabulary", "length") if name not in limits]:
+        raise ValueError(f"limits must have 'vocabulary' and 'length', got no {absent[0]!r}; pass the sizes of the model")
     ids = symbol_ids(task, limits["vocabulary"], generator) if ids is None else dict(ids)
     if missing := [symbol for symbol in vocabulary(task) if symbol not in ids]:
         raise ValueError(f"ids must have every symbol of {task}, got none for {missing[0]!r}; see tasks.vocabulary(task)")
     if outside := [number for number in ids.values() if not 0 <= number < limits["vocabulary"]]:
         raise ValueError(f"ids must lie in [0, {limits['vocabulary']}), got {outside[0]}; take ids of the model's tokenizer")
+    if len(set(ids.values())) < len(ids):
+        raise ValueError(f"ids must be different, got {len(set(ids.values()))} for {len(ids)} symbols; take one for each symbol")
     drawn = max(questions, min(SURPLUS * questions, (task.questions - examples) // 2))
     parts = split(task, train=max(examples, 1), test=drawn, generator=generator)
     test = balanced(parts.test, questions, generator)
-    answers = [ids[symbol] for symbol in answers_of(task, test)]
-    chosen = fitting(parts.train, test, limits["length"]) if examples else []
-    if not examples and (needed := max(len(shown(each, chain=True)) for each in test)) > limits["length"]:
-        raise ValueError(f"the context must hold {needed} ids, a question with its chain, got {limits['length']}; take a smaller task")
+    answers = [ids[symbol] for symbol in answers_of(task, test, generator)]
+    chosen = fitting(task, parts.train[:examples], test, limits["length"])
 
     def right(chains: Sequence[Symbols | None]) -> list[bool]:
         return [_answer(model, few_shot(chosen, s, c), ids, answers) == ids[s.answer[0]] for s, c in zip(test, chains)]
@@ -214,23 +230,22 @@ def chain_gain(
     def generated(sample: Sample) -> Symbols:
         text = few_shot(chosen, sample, ())[:-1]  # up to the "="
         known = {number: symbol for symbol, number in ids.items()}
-        row = _run(model, [ids[symbol] for symbol in text], len(sample.chain), ids[ANSWER])
-        return tuple(known.get(each, FILLER) for each in row if each != ids[ANSWER])
+        row = _run(model, [ids[symbol] for symbol in text], task.chain_length(sample.question) + 1, ids[ANSWER])
+        row = row[: row.index(ids[ANSWER])] if ids[ANSWER] in row else row[:-1]
+        return tuple(known.get(each, FILLER) for each in row)
 
-    chains = [sample.chain for sample in test]
-    variants: dict[str, list[Symbols | None]] = {
+    variants: dict[str, Sequence[Symbols | None]] = {
         "generated chain": [generated(sample) for sample in test],
-        "given chain": [*chains],
-        "filler symbols": [(FILLER,) * len(chain) for chain in chains],
-        "chain of another question": [fitted(other, len(own)) for own, other in zip(chains, chains[1:] + chains[:1])],
-        "without chain": [None] * len(chains),
+        "given chain": [sample.chain for sample in test],
+        **chains_of_null(test, 1),
+        "without chain": [None] * len(test),
     }
     shares = {name: sum(right(each)) / questions for name, each in variants.items()}
     common = majority(test)
     shares["most frequent answer"] = sum(sample.answer == common for sample in test) / questions
     base = shares["without chain"]
     columns: dict[str, Any] = {"unit": "share", "n": questions, "source": SOURCE, "model": type(model).__name__}
-    null = Null(NULL_KIND, tuple(shares[name] - base for name in ("filler symbols", "chain of another question")))
+    null = Null(NULL_KIND, tuple(shares[name] - base for name in chains_of_null(test, 1)))
     yield Measurement(NAME, "in network", GAP, shares["generated chain"] - base, null=null, side=">=", setting="generated chain", **columns)
     for name, share in shares.items():
         interval = share_interval(share, questions)
@@ -252,13 +267,8 @@ def _run(model: nn.Module, row: list[int], limit: int, end: int) -> list[int]:
 
 def _answer(model: nn.Module, text: Symbols, ids: Mapping[str, int], answers: list[int]) -> int:
     """Returns the most likely of the possible answers after a text."""
-    from ...probes.evaluation import evaluation, forward, logits_of
-
-    row = torch.tensor([[ids[symbol] for symbol in text]])
     with evaluation(model):
-        logits = logits_of(forward(model, row))
-    assert logits is not None  # _run has checked
-    return answers[int(logits[0, -1].cpu()[answers].argmax())]
+        return answers[int(last_logits(model, torch.tensor([[ids[symbol] for symbol in text]]))[0, answers].argmax())]
 
 
 IN_NETWORKS = InNetworks(

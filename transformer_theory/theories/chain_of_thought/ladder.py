@@ -3,10 +3,12 @@ r"""The ladder: what the chain brings, as length, precision, hard-max and writte
 The quantity is the accuracy of the answer with the chain minus that without, on the same questions. The theory predicts that the chain
 answers all of them, so the prediction is 1 minus the accuracy without.
 
-* *Written weights*: longest increasing subsequence. "Without" is the most frequent answer; no weights without a chain are known.
+* *Written weights*: longest increasing subsequence. "Without" is the most frequent answer; no weights without a chain are known. A second
+  row has the share of questions without any wrong symbol.
 * *Learnt*: two decoders of equal depth learn expressions modulo 5, with and without the chain, at equal numbers of steps.
 
-**The null** exchanges, for each question at random, the outcomes with and without the chain (McNemar's test by permutation).
+**The null** exchanges, for each question at random, the outcomes with and without the chain (McNemar's test by permutation). It is
+chance over questions, for these two networks: how much two trainings differ it does not tell.
 Source: :cite:t:`feng2023towards`.
 """
 
@@ -26,17 +28,18 @@ from ...core.statistics import LADDER_DRAWS
 from .arithmetic import Arithmetic
 from .dynamic import LIS
 from .learning import Mode, Recipe, Trained, correct, train
-from .tasks import Sample, Split, majority, split
+from .tasks import Split, split
 from .written import WrittenDecoder, whole
 
 NAME, SOURCE = "chain_of_thought", Source("feng2023towards", status="second-hand")
-GAP, WITH, WITHOUT, MAJORITY = (
+GAP, WITH, WITHOUT, MAJORITY, WHOLE = (
     "accuracy with the chain minus without",
     "accuracy with the chain",
     "accuracy without the chain",
     "share of the most frequent answer",
+    "share of questions without a wrong symbol",
 )
-NULL_KIND = "outcomes with and without the chain exchanged at random for each question"
+NULL_KIND = "outcomes exchanged at random for each question: chance over questions, for these two networks"
 LADDER = Ladder(quantity=GAP, unit="share", side=">=", null_kind=NULL_KIND)
 QUESTIONS, TEST = 60, 300  # of a written decoder, and of a trained one
 STEPS = {2: 350, 3: 700}  # by number of operations
@@ -61,33 +64,30 @@ def gap_rows(
         yield Measurement(NAME, "rung", quantity, value, unit="share", n=n, source=SOURCE)
 
 
-def most_frequent(train: tuple[Sample, ...], test: tuple[Sample, ...]) -> Bool[Tensor, " n"]:
-    """Returns whether the most frequent answer of the training questions is right for each test question, ``[n]``."""
-    answer = majority(train)
-    return torch.tensor([sample.answer == answer for sample in test])
-
-
 def written(n: int, dtype: torch.dtype, scale: float, generator: Generator) -> Iterator[Measurement]:
     """Measures the written decoder on random questions."""
     task = LIS(n, n)
     samples = tuple(task.sample(generator) for _ in range(2 * QUESTIONS))
-    train, test = samples[:QUESTIONS], samples[QUESTIONS:]
-    common = most_frequent(train, test)
-    yield from gap_rows(whole(WrittenDecoder(task, scale=scale, dtype=dtype), task, test), common, common, generator)
+    parts, model = Split(task, samples[:QUESTIONS], samples[QUESTIONS:]), WrittenDecoder(task, scale=scale, dtype=dtype)
+    every = whole(model, task, parts.test)
+    right = every.clone()  # a row without a wrong symbol has the right answer; the other rows are generated
+    if not every.all():
+        right[~every] = correct(model, task, [sample for sample, each in zip(parts.test, every) if not each], "chain")
+    yield from gap_rows(right, parts.guessed, parts.guessed, generator)
+    yield Measurement(NAME, "rung", WHOLE, float(every.double().mean()), unit="share", n=QUESTIONS, source=SOURCE)
 
 
 @lru_cache(maxsize=1)
 def parts_of(seed: int, operations: int) -> Split:
     """Returns the questions of a seed."""
-    generator = torch.Generator().manual_seed(seed)
-    return split(Arithmetic(operations, 5), train=TRAIN[operations], test=TEST, generator=generator)
+    return split(Arithmetic(operations, 5), train=TRAIN[operations], test=TEST, generator=torch.Generator().manual_seed(seed))
 
 
 @lru_cache(maxsize=2)
 def network(seed: int, operations: int, depth: int, mode: Mode) -> Trained:
     """Trains a decoder; kept for the next rung, which measures it in another precision."""
-    generator = torch.Generator().manual_seed(seed)
-    return train(parts_of(seed, operations), mode, steps=STEPS[operations], recipe=Recipe(depth=depth), generator=generator)
+    draws, recipe = torch.Generator().manual_seed(seed), Recipe(depth=depth)
+    return train(parts_of(seed, operations), mode, steps=STEPS[operations], recipe=recipe, generator=draws)
 
 
 def learnt(operations: int, depth: int, dtype: torch.dtype | None, generator: Generator) -> Iterator[Measurement]:
@@ -96,7 +96,7 @@ def learnt(operations: int, depth: int, dtype: torch.dtype | None, generator: Ge
     parts = parts_of(seed, operations)
     modes: tuple[Mode, Mode] = ("chain", "direct")
     outcomes = [correct(network(seed, operations, depth, mode).model, parts.task, parts.test, mode, dtype=dtype) for mode in modes]
-    yield from gap_rows(outcomes[0], outcomes[1], most_frequent(parts.train, parts.test), generator)
+    yield from gap_rows(outcomes[0], outcomes[1], parts.guessed, generator)
 
 
 def _written(name: str, relaxes: str, column: str, n: int, dtype: torch.dtype, scale: float, *, covered: bool = False) -> Rung:

@@ -2,31 +2,37 @@ r"""A small decoder, trained with the chain, without it, or with empty symbols i
 
 The loss is the mean cross-entropy of the symbols after the question; the question is masked. Evaluation is *free-running*: the network
 gets the question and continues with its own most likely symbols until the end, and the answer is right if all its symbols are. With
-teacher forcing a wrong step would be corrected for it. Compute is counted in symbols that the network reads in training.
+teacher forcing a wrong step would be corrected for it. Compute is counted in symbols that the network reads in training, padding included.
 
 Source: :cite:t:`feng2023towards`.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ...core.validation import integers
+from ...core.validation import integers, positive
 from ...models.decoder import Decoder, PreNorm
 from ...probes.evaluation import evaluation, forward, logits_of
-from ...training.fitting import State, at_steps, fit, permuted
+from ...training.fitting import at_steps, fit, permuted
 from ...training.tasks import StreamTask
 from .tasks import ANSWER, END, FILLER, THEN, ChainTask, Sample, Split, Symbols, encode, vocabulary
 
 Mode = Literal["chain", "direct", "filler"]
 MODES: tuple[Mode, ...] = ("chain", "direct", "filler")
 IGNORED = -1  # target of a masked place
+
+
+def check_mode(mode: str) -> None:
+    """Raises ValueError for an unknown mode."""
+    if mode not in MODES:
+        raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}; take one of these")
 
 
 def prompt(sample: Sample, mode: Mode) -> Symbols:
@@ -54,6 +60,21 @@ def rows(task: ChainTask, samples: Sequence[Sample], mode: Mode) -> tuple[Int[Te
     return inputs, targets
 
 
+def last_logits(model: nn.Module, ids: Int[Tensor, "n seq"]) -> Float[Tensor, "n vocabulary"]:
+    """Returns the logits at the last place, on the CPU.
+
+    Raises:
+        ValueError: the model returns no logits for each place, or NaN.
+    """
+    logits = logits_of(forward(model, ids))
+    if logits is None or logits.ndim != 3 or logits.shape[1] != ids.shape[1]:
+        shape = "none" if logits is None else list(logits.shape)
+        raise ValueError(f"the model must return logits [n, seq, vocabulary] for ids {list(ids.shape)}, got {shape}; pass a causal one")
+    if bool((last := logits[:, -1].cpu()).isnan().any()):
+        raise ValueError("the model must return numbers as logits, got NaN; check its weights")
+    return last
+
+
 def generate(
     model: nn.Module, prompts: Int[Tensor, "n seq"], *, limit: int, end: int, dtype: torch.dtype | None = None
 ) -> Int[Tensor, "n found"]:
@@ -68,19 +89,13 @@ def generate(
     Returns:
         The generated ids, ``[n, found]``.
     Raises:
-        ValueError: the model returns no logits for each place.
+        ValueError: the model returns no logits for each place, or NaN.
     """
     integers(limit=limit)
     ids, ended, found = prompts, torch.zeros(len(prompts), dtype=torch.bool), []
     with evaluation(model), torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
         for _ in range(limit):
-            logits = logits_of(forward(model, ids))
-            if logits is None or logits.ndim != 3 or logits.shape[1] != ids.shape[1]:
-                shape = "none" if logits is None else list(logits.shape)
-                raise ValueError(
-                    f"the model must return logits [n, seq, vocabulary] for ids {list(ids.shape)}, got {shape}; pass a causal one"
-                )
-            following = logits[:, -1].argmax(-1).cpu().masked_fill(ended, end)
+            following = last_logits(model, ids).argmax(-1).masked_fill(ended, end)
             found.append(following)
             ended |= following == end
             ids = torch.cat([ids, following[:, None]], dim=1)
@@ -90,17 +105,20 @@ def generate(
 
 
 def correct(
-    model: nn.Module, task: ChainTask, samples: Sequence[Sample], mode: Mode, *, dtype: torch.dtype | None = None, limit: int | None = None
+    model: nn.Module, task: ChainTask, samples: Sequence[Sample], mode: Mode, *, dtype: torch.dtype | None = None
 ) -> Bool[Tensor, " n"]:
     """Returns whether the freely generated answer of each question is right, ``[n]``.
 
     Args:
         model, task, samples, mode: trained network, its task, and questions that it has not seen.
         dtype: precision of the network; None: its own.
-        limit: largest number of generated symbols; None: the longest right continuation.
+    Raises:
+        ValueError: the mode is unknown, or there are no questions.
     """
+    check_mode(mode)
+    integers(samples=len(samples))
     end, colon = encode(task, (END, ANSWER))
-    limit = max(len(continuation(each, mode)) for each in samples) if limit is None else limit
+    limit = max(len(continuation(each, mode)) for each in samples)
     right = torch.zeros(len(samples), dtype=torch.bool)
     lengths: dict[int, list[int]] = {}
     for index, sample in enumerate(samples):
@@ -132,7 +150,11 @@ def given(model: nn.Module, task: ChainTask, samples: Sequence[Sample], chains: 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Sizes and training of the decoder; equal for all modes, except for the number of steps."""
+    """Sizes and training of the decoder; equal for all modes, except for the number of steps.
+
+    Raises:
+        ValueError: a size or the rate is not positive.
+    """
 
     dim: int = 64
     depth: int = 2
@@ -140,6 +162,10 @@ class Recipe:
     rate: float = 3e-3
     batch: int = 64
     warmup: int = 50
+
+    def __post_init__(self):
+        integers(dim=self.dim, depth=self.depth, heads=self.heads, batch=self.batch, warmup=self.warmup)
+        positive(rate=self.rate)
 
 
 @dataclass(frozen=True)
@@ -149,13 +175,11 @@ class Trained:
     Attributes:
         model: network, in evaluation mode.
         accuracies: accuracy on the test questions at each measured step.
-        symbols_per_step: symbols that the network reads in one step.
         seconds: wall time of the training, without the measurements on the way.
     """
 
     model: nn.Module
     accuracies: dict[int, float]
-    symbols_per_step: int
     seconds: float
 
 
@@ -180,30 +204,21 @@ def train(
         measured: steps at which the accuracy is measured.
         questions: test questions of these measurements.
     Raises:
-        ValueError: the mode is unknown.
+        ValueError: the mode is unknown, or a number is not positive.
+        TypeError: a number is no integer.
     """
-    if mode not in MODES:
-        raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+    check_mode(mode)
+    integers(steps=steps, questions=questions)
     recipe, task = recipe or Recipe(), parts.task
     inputs, targets = rows(task, parts.train, mode)
     size = min(recipe.batch, len(inputs))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(torch.randint(2**62, (), generator=generator)))
-        model = Decoder(
-            vocabulary=len(vocabulary(task)),
-            dim=recipe.dim,
-            depth=recipe.depth,
-            heads=recipe.heads,
-            hidden=4 * recipe.dim,
-            dropout=0.0,
-            block=PreNorm,
-        )
+        sizes: dict[str, Any] = {"dim": recipe.dim, "depth": recipe.depth, "heads": recipe.heads, "hidden": 4 * recipe.dim}
+        model = Decoder(vocabulary=len(vocabulary(task)), dropout=0.0, block=PreNorm, **sizes)
 
     def loss(model: nn.Module, batch: Int[Tensor, " batch"]) -> Float[Tensor, ""]:
         return cross_entropy(model(inputs[batch]).flatten(0, 1), targets[batch].flatten(), ignore_index=IGNORED)
-
-    def stream(generator: Generator) -> Iterator[Int[Tensor, " batch"]]:
-        return permuted(len(inputs), size, generator)
 
     accuracies: dict[int, float] = {}
 
@@ -211,24 +226,18 @@ def train(
         accuracies[step] = float(correct(model, task, parts.test[:questions], mode).double().mean())
 
     optimiser = torch.optim.AdamW(model.parameters(), lr=recipe.rate, weight_decay=0.01, betas=(0.9, 0.98))
-    fitted = fit(
-        model,
-        StreamTask(loss, stream),
-        optimiser=optimiser,
-        steps=steps,
-        schedule=lambda state: warm_up(state, recipe.warmup),
-        callbacks=[at_steps(measured, measure, limit=steps)],
-        clip=1.0,
-        generator=generator,
-    )
-    return Trained(model, accuracies, size * inputs.shape[1], fitted.seconds)
+    stream = StreamTask(loss, lambda generator: permuted(len(inputs), size, generator))
+    calls = {"schedule": lambda state: min(1.0, (state.step + 1) / recipe.warmup), "callbacks": [at_steps(measured, measure, limit=steps)]}
+    fitted = fit(model, stream, optimiser=optimiser, steps=steps, clip=1.0, generator=generator, **calls)
+    return Trained(model, accuracies, fitted.seconds)
 
 
-def warm_up(state: State, steps: int) -> float:
-    """Returns the factor of the learning rate: it rises over some steps, then stays."""
-    return min(1.0, (state.step + 1) / steps)
+def symbols_per_step(parts: Split, mode: Mode, recipe: Recipe | None = None) -> int:
+    """Returns the number of symbols that a network reads in one step, padding included."""
+    longest = max(len(prompt(each, mode)) + len(continuation(each, mode)) - 1 for each in parts.train)
+    return min((recipe or Recipe()).batch, len(parts.train)) * longest
 
 
-def equal_compute_steps(chain: Trained, steps: int, per_step: int) -> int:
-    """Returns the number of steps of another mode in which the network reads as many symbols as in ``steps`` steps with the chain."""
-    return math.ceil(steps * chain.symbols_per_step / per_step)
+def equal_compute_steps(parts: Split, mode: Mode, steps: int, recipe: Recipe | None = None) -> int:
+    """Returns the number of steps of a mode in which the network reads as many symbols as in ``steps`` steps with the chain."""
+    return math.ceil(steps * symbols_per_step(parts, "chain", recipe) / symbols_per_step(parts, mode, recipe))

@@ -1,24 +1,28 @@
 r"""A task: a question, a chain of intermediate steps that ends in the answer, and a rule that accepts a chain or rejects it.
 
-A *chain* writes down intermediate results, symbol by symbol, so that every symbol is a function of a bounded number of earlier symbols,
-however long the question is (:meth:`ChainTask.reads`). Questions, chains and answers are tuples of symbols. A network reads ids:
+A *chain* writes down intermediate results, symbol by symbol. Every symbol follows from the question and the symbols before it
+(:meth:`ChainTask.following`). Questions, chains and answers are tuples of symbols. A network reads ids:
 
     question = chain : answer .        with the chain
     question : answer .                without
     question = _ _ _ : answer .        filler: as many empty symbols as the chain has
 
-Training and test questions are disjoint (:func:`split`). Independent draws are not: if questions are drawn uniformly from Q, a test
-question occurs among n training questions with probability :math:`1 - (1 - 1/Q)^n`, :func:`expected_overlap`.
+Training and test questions are disjoint as whole questions (:func:`split`); parts of them may recur. Independent draws are not disjoint: if
+questions are drawn uniformly from Q, a test question occurs among n training questions with probability :math:`1 - (1 - 1/Q)^n`,
+:func:`expected_overlap`.
 
 Source: :cite:t:`feng2023towards`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
-from torch import Generator
+from jaxtyping import Bool
+from torch import Generator, Tensor
 
 from ...core.validation import integers
 
@@ -51,12 +55,23 @@ class ChainTask(Protocol):
         """Number of different questions, or an upper bound (the class says which)."""
         ...
 
+    def check(self, question: Symbols) -> None:
+        """Raises ValueError if this is no question of the task."""
+        ...
+
     def sample(self, generator: Generator) -> Sample:
         """Draws a question, with its chain and answer."""
         ...
 
     def chain(self, question: Symbols) -> Symbols:
-        """Returns the chain of a question."""
+        """Returns the chain of a question; raises ValueError if this is no question of the task."""
+        ...
+
+    def following(self, question: Symbols, chain: Symbols) -> Iterator[str]:
+        """Yields for each place the symbol that follows from the question and from the symbols of the given chain before this place.
+
+        It shares no step with :meth:`chain`, and reads symbols of the given chain only after it has yielded those at their places.
+        """
         ...
 
     def answer(self, question: Symbols, chain: Symbols) -> Symbols:
@@ -64,11 +79,7 @@ class ChainTask(Protocol):
         ...
 
     def solve(self, question: Symbols) -> Symbols:
-        """Returns the answer by an independent algorithm that shares no step with the chain."""
-        ...
-
-    def reads(self, question: Symbols, chain: Symbols) -> list[tuple[int, ...]]:
-        """Returns, for each symbol of the chain, the places in ``question = chain`` of the symbols of which it is a function."""
+        """Returns the answer by an algorithm that does not use the chain."""
         ...
 
     def chain_length(self, question: Symbols) -> int:
@@ -81,20 +92,37 @@ def vocabulary(task: ChainTask) -> Symbols:
     return (*COMMON, *task.symbols)
 
 
-def verify(task: ChainTask, question: Sequence[str], chain: Sequence[str]) -> None:
-    """Checks every step of a chain.
+def completed(task: ChainTask, question: Symbols) -> Sample:
+    """Returns a question with its chain and answer."""
+    chain = task.chain(question)
+    return Sample(question, chain, task.answer(question, chain))
+
+
+def check_places(task: ChainTask, question: Sequence[str], allowed: Sequence[Sequence[str]]) -> None:
+    """Checks that a question has one of the allowed symbols at each place.
 
     Raises:
-        ValueError: a symbol is wrong, missing or superfluous; the message names the first.
+        ValueError: the question has another length, or another symbol.
     """
-    right, chain = task.chain(tuple(question)), tuple(chain)
-    for place, (expected, found) in enumerate(zip(right, chain)):
+    if len(question) != len(allowed):
+        raise ValueError(f"a question of {task} must have {len(allowed)} symbols, got {len(question)}; see task.sample(generator)")
+    for place, (symbol, known) in enumerate(zip(question, allowed)):
+        if symbol not in known:
+            raise ValueError(f"symbol {place} of a question of {task} must be one of {' '.join(known)}, got {symbol!r}; replace it")
+
+
+def verify(task: ChainTask, question: Sequence[str], chain: Sequence[str]) -> None:
+    """Checks that every symbol of a chain follows from the question and the symbols before it.
+
+    Raises:
+        ValueError: this is no question of the task; or a symbol is wrong, missing or superfluous, and the message names the first.
+    """
+    question, chain = tuple(question), tuple(chain)
+    task.check(question)
+    for place, (found, expected) in enumerate(zip_longest(chain, task.following(question, chain))):
         if expected != found:
-            raise ValueError(
-                f"symbol {place} of the chain must be {expected!r}, got {found!r}; write the steps as task.chain(question) does"
-            )
-    if len(right) != len(chain):
-        raise ValueError(f"the chain must have {len(right)} symbols, got {len(chain)}; write the steps as task.chain(question) does")
+            wanted, got = ("the end" if each is None else repr(each) for each in (expected, found))
+            raise ValueError(f"symbol {place} of the chain must be {wanted}, got {got}; write the steps as task.chain(question) does")
 
 
 def accepts(task: ChainTask, question: Sequence[str], chain: Sequence[str]) -> bool:
@@ -139,12 +167,19 @@ class Split:
     train: tuple[Sample, ...]
     test: tuple[Sample, ...]
 
+    @property
+    def guessed(self) -> Bool[Tensor, " test"]:
+        """Whether the most frequent answer of the training questions is right for each test question, ``[test]``."""
+        answer = majority(self.train)
+        return torch.tensor([sample.answer == answer for sample in self.test])
+
 
 def split(task: ChainTask, *, train: int, test: int, generator: Generator) -> Split:
     """Draws different questions, so that no test question is a training question.
 
     Raises:
         ValueError: the task has too few questions, or new ones are too rare to be drawn.
+        TypeError: a number is no integer.
     """
     integers(train=train, test=test)
     if train + test > task.questions:
@@ -167,16 +202,25 @@ def split(task: ChainTask, *, train: int, test: int, generator: Generator) -> Sp
 
 
 def expected_overlap(questions: int, train: int) -> float:
-    """Returns the probability that a uniformly drawn question is among ``train`` independently drawn ones, 1 - (1 - 1/Q)^n."""
+    """Returns the probability that a uniformly drawn question is among ``train`` independently drawn ones, 1 - (1 - 1/Q)^n.
+
+    Raises:
+        ValueError: there is no question, or ``train`` is negative.
+    """
+    integers(questions=questions)
+    integers(minimum=0, train=train)
     return 1 - (1 - 1 / questions) ** train
 
 
 def majority(samples: Sequence[Sample]) -> Symbols:
-    """Returns the most frequent answer."""
-    counts: dict[Symbols, int] = {}
-    for sample in samples:
-        counts[sample.answer] = counts.get(sample.answer, 0) + 1
-    return max(counts, key=lambda answer: counts[answer])
+    """Returns the most frequent answer; of several, the one that occurs first.
+
+    Raises:
+        ValueError: there is no sample.
+    """
+    if not samples:
+        raise ValueError("samples must have at least one question, got none; draw some with task.sample(generator)")
+    return Counter(sample.answer for sample in samples).most_common(1)[0][0]
 
 
 def draw(generator: Generator, high: int, n: int = 1) -> list[int]:

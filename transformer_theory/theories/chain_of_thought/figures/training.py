@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import torch
 
 from ....core.experiment import RandomExperiment, setting
 from ....core.measurement import Arrays, Measurement
@@ -17,8 +16,8 @@ from ....core.result import Result
 from ....core.sources import Source
 from ....core.statistics import share_interval
 from ..arithmetic import Arithmetic
-from ..learning import MODES, correct, equal_compute_steps, train
-from ..tasks import majority, split
+from ..learning import MODES, equal_compute_steps, symbols_per_step, train
+from ..tasks import split
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,23 +55,16 @@ class Training(RandomExperiment):
         generator = self.generator()
         task = Arithmetic(self.operations, self.modulus)
         parts = split(task, train=self.train, test=self.test, generator=generator)
-        common, arrays = majority(parts.train), {}
-        share = sum(sample.answer == common for sample in parts.test) / self.test
+        arrays, share = {}, float(parts.guessed.double().mean())
         yield Measurement(NAME, "figure", MAJORITY, share, unit="share", n=self.test, interval=share_interval(share, self.test), source=OWN)
-        size, chain = 0, None
         for mode in MODES:
-            steps = self.steps
-            if mode == "direct" and chain is not None:  # one step tells how many symbols a step reads
-                size = train(parts, mode, steps=1, generator=torch.Generator()).symbols_per_step
-                steps = equal_compute_steps(chain, self.steps, size)
+            steps = equal_compute_steps(parts, mode, self.steps) if mode == "direct" else self.steps
             measured = sorted({round(steps * i / self.points) for i in range(self.points + 1)} | {self.steps})
             network = train(parts, mode, steps=steps, generator=generator, measured=measured, questions=self.test)
-            chain = network if mode == "chain" else chain
             x = np.array(measured)
-            arrays[f"{NAME}/{mode}"] = np.stack([x, x * network.symbols_per_step, [network.accuracies[step] for step in measured]])
-            final = float(correct(network.model, task, parts.test, mode).double().mean())
+            arrays[f"{NAME}/{mode}"] = np.stack([x, x * symbols_per_step(parts, mode), [network.accuracies[step] for step in measured]])
             for step in dict.fromkeys((self.steps, steps)):
-                value = final if step == steps else network.accuracies[step]
+                value = network.accuracies[step]
                 interval = share_interval(value, self.test)
                 columns = {"unit": "share", "n": self.test, "step": step, "interval": interval, "interval_kind": "over samples"}
                 yield Measurement(NAME, "figure", ACCURACY, value, setting=LABELS[mode], source=OWN, **columns)

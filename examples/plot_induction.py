@@ -11,7 +11,6 @@ layers; last the heads of a trained network.
 import torch
 
 from transformer_theory import induction
-from transformer_theory.theories.induction.circuits import AttentionOnly
 from transformer_theory.theories.induction.figures.formation import Formation
 from transformer_theory.theories.induction.heads import random_sequences
 from transformer_theory.theories.induction.in_networks import COPYING
@@ -20,7 +19,7 @@ from transformer_theory.theories.induction.scores import PREFIX, PREVIOUS
 generator = torch.Generator().manual_seed(0)
 
 # %%
-# The explicit head at three scales, beside the counts. One layer cannot do it: it attends to copies of the token itself.
+# The explicit head at three scales, beside the counts. One layer without it attends uniformly.
 ids = random_sequences(8, vocabulary=5, length=60, generator=generator)
 counts, known = induction.in_context_bigram(ids, 5)
 for scale in (5.0, 30.0, 400.0):
@@ -31,7 +30,7 @@ for scale in (5.0, 30.0, 400.0):
 # %%
 # The logits of an attention-only network are a sum over paths; here two layers of two heads, so nine paths.
 network = induction.Network(vocabulary=7, length=16, layers=2, heads=2, dim=16)
-model = AttentionOnly.of(network)
+model = induction.attention_only(network)
 words = torch.randint(7, (4, 16), generator=generator)
 terms = induction.path_expansion(model, words)
 print(f"{len(terms)} paths, error of their sum {float((sum(terms.values()) - model.run(words)[0]).abs().max()):.1e}")
@@ -56,4 +55,4 @@ for quantity in (PREVIOUS, PREFIX, COPYING):
         print(f"{quantity}, layer {row.layer}, head {row.head}: {row.value:.2f}, largest null draw {row.null.high:.2f}")
 loss = result.select(quantity="loss at a position").one()
 print(f"loss of the second block: {loss.value:.2f} nats, after another first block {loss.null.median:.2f}")
-figure = induction.head_map(result, PREFIX)
+figure = induction.head_map(result, PREFIX, COPYING)

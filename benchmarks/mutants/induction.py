@@ -21,8 +21,8 @@ MUTANTS = (
     ),
     Mutant(
         f"{INDUCTION}.heads.InductionHead.network",
-        "QK2[0, previous if composed else token, token] = self.scale",
-        "QK2[0, previous if composed else token, token] = 0.5 * self.scale",
+        "QK2[0, previous, token] = self.scale",
+        "QK2[0, previous, token] = 0.5 * self.scale",
         "dropped factor",
         "half of the scale in the second layer",
     ),
@@ -34,7 +34,6 @@ MUTANTS = (
         "a bound without the unequal shares of the keys after copies",
     ),
     Mutant(f"{INDUCTION}.heads.in_context_bigram", "count.clamp(min=1)", "(count + 1)", "wrong normaliser", "counts smoothed by one"),
-    Mutant(f"{INDUCTION}.heads.previous_weight", "1 + positions", "1 + (positions + 1)", "wrong factor", "one key more"),
     Mutant(
         f"{INDUCTION}.circuits.path_expansion",
         "maps[layer][:, head] @ term",
@@ -100,7 +99,8 @@ MUTANTS = (
         f"{INDUCTION}.chains.expected_loss", "(row * prediction.log())", "(row * row.log())", "swapped function", "the entropy of the chain"
     ),
     # Memories.
-    Mutant(f"{INDUCTION}.memory.predicted_recall", "N / d**2 + 2 / d", "N / d**2", "missing term", "recall without the cross terms"),
+    Mutant(f"{INDUCTION}.memory.predicted_recall", "right**2 + N", "N", "missing term", "recall without the right pair in the norm of w"),
+    Mutant(f"{INDUCTION}.memory.predicted_recall", "(right - s) / norm", "(right - 0 * s) / norm", "missing term", "recall without s"),
     Mutant(f"{INDUCTION}.memory.capacity", "2 * math.log(N)", "math.log(N)", "dropped factor", "twice the capacity"),
     Mutant(
         f"{INDUCTION}.memory.MemoryNetwork.forward",
@@ -109,5 +109,11 @@ MUTANTS = (
         "swapped function",
         "a first layer that does not write to a subspace of its own",
     ),
-    Mutant(f"{INDUCTION}.memory.memory", "outputs.mT @ inputs", "inputs.mT @ outputs", "swapped function", "a memory of the inverse map"),
+    Mutant(
+        f"{INDUCTION}.memory.measured_recall",
+        "outputs.mT @ inputs",
+        "inputs.mT @ outputs",
+        "swapped function",
+        "a memory of the inverse map",
+    ),
 )

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CAUSAL_RTOL = 1e-2  # largest relative change of earlier logits by the last id; half precision rounds to 4e-3
 BATCH = 8  # sequences per forward pass: attention maps of a large model fill the memory soon
 LENGTH, SEQUENCES = 64, 8  # of the random sequences; some nulls cost several seconds per sequence of a model of 124 million parameters
-RESPONSE_SEQUENCES = 32  # of synthetic inputs
+RESPONSE_SEQUENCES = 60  # of synthetic inputs: 20 sets of three where one set is the value
 UNTRAINED_NETWORKS = 3  # each costs as much as the model itself
 
 

@@ -98,7 +98,8 @@ class PositionLoss(Metric):
         loss, count, null, null_count = self.sums[(0,)]
         kind, rows = "position" if self.blocks is None else "block", []
         for index, (value, chance) in enumerate(zip((loss / count).tolist(), (null / null_count).tolist())):
-            row = network_row(LOSS, value, "nats", reason=f"no targets at this {kind}", setting=f"{kind} {index}", side="<=")
+            reason = "the loss is not finite" if float(count[index]) else f"no targets at this {kind}"
+            row = network_row(LOSS, value, "nats", reason=reason, setting=f"{kind} {index}", side="<=")
             rows.append(row if row.value is None or not draws else _with_null(row, chance))
         return rows
 

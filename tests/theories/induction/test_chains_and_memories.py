@@ -15,12 +15,10 @@ from transformer_theory.theories.induction.memory import (
     MemoryNetwork,
     capacity,
     first_steps,
-    memory,
+    measured_recall,
     predicted_recall,
-    recall,
     train_memories,
     triggered_sequences,
-    unit_vectors,
 )
 
 
@@ -90,15 +88,18 @@ def test_strategies_are_passed_in_turn():
 
 
 def test_recall_of_few_and_of_many_pairs():
-    inputs, outputs = unit_vectors(100, 64, generator()), unit_vectors(100, 64, generator(1))
-    order = torch.randperm(100, generator=generator(2))
-    assert recall(memory(inputs, outputs[order]), inputs, outputs, order) > 0.97
-    assert recall(memory(inputs, outputs[order]), inputs, outputs, torch.arange(100)) < 0.1
-    # Against simulated independent Gaussian scores.
-    N, d, g = 300, 40, generator(4)
-    z, noise = torch.randn(4000, 1, generator=g), torch.randn(4000, N - 1, generator=g)
-    wins = 1 + math.sqrt(N) / d * z[:, 0] > math.sqrt(N / d**2 + 2 / d) * noise.amax(1)
-    assert predicted_recall(N, d) == pytest.approx(float(wins.float().mean()), abs=0.03)
+    assert measured_recall(20, 64, generator()) == 1
+    assert measured_recall(64**2, 64, generator()) < 0.1
+    # Against a simulation of the scores: r of the right pair, |w| s + s' of the others.
+    N, d, rng = 300, 40, np.random.default_rng(4)
+    right = 1 + math.sqrt(N) / d * rng.standard_normal(3000)
+    norm = np.sqrt(right**2 + N / d**2 * rng.chisquare(d - 1, 3000))
+    s, other = 2 * rng.beta((d - 1) / 2, (d - 1) / 2, size=(2, 3000, N - 1)) - 1  # a coordinate of a random unit vector
+    wins = right > (norm[:, None] * s + other).max(1)
+    assert predicted_recall(N, d) == pytest.approx(wins.mean(), abs=0.03)
+    assert predicted_recall(1, 5) == pytest.approx(1)
+    mean = sum(measured_recall(700, 128, generator(seed)) for seed in range(4)) / 4
+    assert predicted_recall(700, 128) == pytest.approx(mean, abs=0.025)
     assert capacity(100) == pytest.approx(100**2 / (2 * math.log(capacity(100))))
 
 
@@ -120,7 +121,7 @@ def test_memories_written_by_hand_solve_the_task():
     model = MemoryNetwork(vocabulary=12, length=40, dim=128, generator=generator(1))
     assert model.masses()["output 2"] == pytest.approx(1 / 12)
     with torch.no_grad():
-        model.output2.copy_(20 * memory(model.embedding, model.unembedding))
+        model.output2.copy_(20 * model.unembedding.mT @ model.embedding)
         model.keys2.copy_(30 * model.embedding.mT @ model.previous)
         model.keys1.copy_(30 * model.positions[1:].mT @ model.positions[:-1])
     assert min(model.masses().values()) > 0.95
@@ -136,3 +137,30 @@ def test_first_steps():
     assert first_steps(masses, level=0.4)["keys 2"] == 2
     _, recorded = train_memories(lambda p: torch.optim.SGD(p, lr=1.0), steps=2, measured=(0, 2), generator=generator())
     assert recorded[2]["output 2"] > recorded[0]["output 2"]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: strategies(torch.tensor([[0, 3, 1]]), states=3), r"ids must lie in \[0, 3\), got 0 to 3"),
+        (lambda: strategies(torch.rand(1, 4), states=3), "ids must be torch.int32 or torch.int64"),
+        (lambda: strategies(torch.tensor([0, 1]), states=3), r"ids must have shape \[batch, n\]"),
+        (
+            lambda: expected_loss(torch.full((1, 11, 3), 1 / 3), torch.zeros(1, 11, dtype=torch.long), torch.full((1, 3, 3), 1 / 3)),
+            "at least 12 positions, of which 10 are left out, got 11",
+        ),
+        (lambda: train_memories(torch.optim.SGD, steps=1, triggers=0, generator=generator()), "triggers must be at least 1, got 0"),
+        (lambda: MemoryNetwork(vocabulary=4, length=1, dim=4, generator=generator()), "length must be at least 2, got 1"),
+        (lambda: small()(torch.zeros(1, 9, dtype=torch.long)), r"n from 1 to 4, got \[1, 9\]"),
+        (lambda: small()(torch.rand(1, 3)), "ids must be torch.int32 or torch.int64"),
+        (lambda: predicted_recall(3, 1), "d must be at least 2, got 1"),
+    ],
+)
+def test_bad_inputs(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def small() -> MemoryNetwork:
+    return MemoryNetwork(vocabulary=4, length=4, dim=4, generator=generator())

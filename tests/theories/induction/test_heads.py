@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
 from transformer_theory.theories import induction
 from transformer_theory.theories.induction.circuits import AttentionOnly, eigenvalue_share
@@ -71,34 +72,92 @@ def test_paths_of_three_layers_against_brute_force():
     assert torch.allclose(terms[(0, 0), (2, 1)], chain, atol=1e-12)
 
 
-def test_a_trained_network_is_its_matrices():
-    torch.manual_seed(0)
-    network = induction.Network(vocabulary=7, length=10, layers=2, heads=2, dim=8)
+class Mixing(nn.Module):
+    """Attention of two heads without a residual connection."""
+
+    def __init__(self, bias: bool):
+        super().__init__()
+        self.o, self.v, self.k, self.q = (nn.Linear(8, 8, bias=bias) for _ in range(4))
+
+    def forward(self, x):
+        q, k, v = (part(x).unflatten(-1, (2, 4)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        return self.o(nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+
+class Foreign(nn.Module):
+    """A network of another layout than those of the package."""
+
+    def __init__(self, bias: bool):
+        super().__init__()
+        self.logits = nn.Linear(8, 7, bias=False)
+        self.embedding, self.places = nn.Embedding(7, 8), nn.Parameter(torch.randn(50, 8))
+        self.blocks = nn.ModuleList(Mixing(bias) for _ in range(2))
+
+    def forward(self, ids):
+        x = self.embedding(ids) + self.places[: ids.shape[1]]
+        for block in self.blocks:
+            x = x + block(x)
+        return self.logits(x)
+
+
+def test_an_attention_only_network_is_its_matrices():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        networks = induction.Network(vocabulary=7, length=10, layers=2, heads=2, dim=8), Foreign(bias=False)
+        others = induction.Network(vocabulary=7, length=10, dim=8, norm=True), Foreign(bias=True)
     ids = torch.randint(7, (3, 10), generator=generator())
-    assert torch.allclose(AttentionOnly.of(network).run(ids)[0].float(), network(ids), atol=1e-5)
-    with pytest.raises(ValueError, match="must consist of attention only, got norms or MLPs"):
-        AttentionOnly.of(induction.Network(vocabulary=7, length=10, dim=8, norm=True))
+    for network in networks:
+        model = induction.attention_only(network)
+        assert torch.allclose(model.run(ids)[0].float(), network(ids), atol=1e-5)
+        assert torch.allclose(torch.stack(list(induction.path_expansion(model, ids).values())).sum(0), model.run(ids)[0], atol=1e-10)
+    for network in others:
+        with pytest.raises(ValueError, match="must consist of causal attention only, without norms, MLPs and biases"):
+            induction.attention_only(network)
 
 
 def test_circuits_and_the_copying_score():
     W_E, W_V, W_O, W_U = (
         torch.randn(s, generator=generator(i), dtype=torch.float64) for i, s in enumerate([(20, 9), (9, 3), (3, 9), (9, 20)])
     )
-    circuit = induction.ov_circuit(W_V @ W_O, W_E, W_U)
-    values = torch.linalg.eigvals(circuit)
+    W = torch.randn(9, 9, generator=generator(5), dtype=torch.float64)
+    QK, OV = AttentionOnly(W_E, W_E[:4], (induction.Heads(W[None], (W_V @ W_O)[None]),), W_U).circuits(0)
+    assert float(QK[0, 3, 7]) == pytest.approx(float(W_E[3] @ W @ W_E[7]))
+    values = torch.linalg.eigvals(OV[0])
     assert float(induction.copying_score(W_V, W_O, W_E, W_U)) == pytest.approx(float(values.sum().real / values.abs().sum()), abs=1e-8)
     assert float(eigenvalue_share(torch.eye(4))) == 1
     assert float(eigenvalue_share(-torch.eye(4))) == -1
     assert float(eigenvalue_share(torch.tensor([[0.0, 1.0], [-1.0, 0.0]]))) == 0
-    W = torch.randn(9, 9, generator=generator(5), dtype=torch.float64)
-    assert float(induction.qk_circuit(W, W_E)[3, 7]) == pytest.approx(float(W_E[3] @ W @ W_E[7]))
 
 
-def test_bad_inputs():
-    head = InductionHead(3, 8, 5.0)
-    with pytest.raises(ValueError, match="must start with BOS, the id 3"):
-        head.output(torch.zeros(1, 4, dtype=torch.long))
-    with pytest.raises(ValueError, match=r"n from 1 to 8, got \[1, 10\]"):
-        head.output(with_bos(torch.zeros(1, 9, dtype=torch.long), 3))
-    with pytest.raises(ValueError, match="scale must be positive"):
-        InductionHead(3, 8, 0.0)
+def test_one_layer_attends_uniformly():
+    ids = random_sequences(3, vocabulary=4, length=12, generator=generator())
+    out = InductionHead(4, 12, 9.0).output(ids, composed=False)
+    for t in range(12):
+        shares = torch.nn.functional.one_hot(ids[:, : t + 1], 5)[..., :4].double().mean(1)
+        assert torch.allclose(out[:, t], shares)
+
+
+HEAD, ONES = InductionHead(3, 8, 5.0), torch.ones(2, 4, 2)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: HEAD.output(torch.zeros(1, 4, dtype=torch.long)), "must start with BOS, the id 3"),
+        (lambda: HEAD.output(with_bos(torch.zeros(1, 9, dtype=torch.long), 3)), r"n from 1 to 8, got \[1, 10\]"),
+        (lambda: HEAD.output(torch.tensor([3, 1, 2])), r"got \[3\]"),
+        (lambda: HEAD.output(torch.zeros(2, 0, dtype=torch.long)), r"got \[2, 0\]"),
+        (lambda: InductionHead(3, 8, 0.0), "scale must be positive"),
+        (lambda: with_bos(torch.tensor([1, 2]), 5), r"ids must have shape \[batch, n\]"),
+        (lambda: in_context_bigram(torch.tensor([[-1, 2, -1]]), 5), r"ids must lie in \[0, 6\), got -1 to 2"),
+        (lambda: in_context_bigram(torch.tensor([[7, 8, 7]]), 5), r"ids must lie in \[0, 6\), got 7 to 8"),
+        (lambda: in_context_bigram(torch.rand(2, 5), 5), "ids must be torch.int32 or torch.int64"),
+        (lambda: induction.copying_score(ONES, torch.ones(2, 2, 5), torch.ones(7, 4), torch.ones(4, 7)), "must have a square product"),
+        (lambda: induction.copying_score(0 * ONES, ONES.mT, torch.ones(7, 4), torch.ones(4, 7)), "eigenvalue other than 0, got 2 without"),
+        (lambda: induction.copying_score(torch.nan * ONES, ONES.mT, torch.ones(7, 4), torch.ones(4, 7)), "must be finite, got 8 NaN"),
+    ],
+)
+def test_bad_inputs(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

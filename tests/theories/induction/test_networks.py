@@ -17,7 +17,7 @@ from transformer_theory.theories.induction.in_networks import COPYING, POSITIONA
 from transformer_theory.theories.induction.ladder import BEST, LADDER, PREDICTED, measured
 from transformer_theory.theories.induction.learning import copy_accuracy, repeated_loss, repeated_patterns
 from transformer_theory.theories.induction.scores import DUPLICATE, PREFIX, PREVIOUS, block_length, draw_blocks, uniform_score
-from transformer_theory.theories.induction.user_models import limits_of_model, longest
+from transformer_theory.theories.induction.user_models import limits_of_model
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -66,7 +66,7 @@ def test_training_forms_an_induction_head():
 
 
 def test_scores_of_a_network():
-    table = induction.score_heads(trained(), sequences=20).table
+    table = induction.score_heads(trained(), sequences=200).table
     best = max(table.select(quantity=PREFIX), key=lambda row: row.value)
     assert best.layer == 1
     assert best.value > 0.9
@@ -115,14 +115,13 @@ def test_models_of_transformers(make):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = make()
-    assert longest(model) == 24
     assert limits_of_model(model) == {"vocabulary": 40, "length": 24}
     table = induction.score_heads(model, sequences=10).table
     for quantity in (PREVIOUS, PREFIX, DUPLICATE, COPYING):
         rows = table.select(quantity=quantity)
         assert {(row.layer, row.head) for row in rows} == {(layer, head) for layer in (0, 1) for head in range(4)}
         assert all(row.value is not None for row in rows), quantity
-    ids, _ = draw_blocks(10, length=12, vocabulary=40, generator=generator())
+    ids, _ = draw_blocks(1, length=12, vocabulary=40, generator=generator())  # one of twenty sets
     with torch.no_grad():
         maps = make_eager(model)(input_ids=ids, output_attentions=True).attentions
     expected = torch.cat([induction.score_weights(A.double()) for A in maps], -1).mean(1)[1]
@@ -237,24 +236,76 @@ def test_a_model_of_the_user_is_a_rung():
     assert len(rows[0].null.draws) == 19
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_bad_inputs():
     torch.manual_seed(0)
     network = induction.Network(vocabulary=20, length=16)
     for arguments, message in (
-        ({"length": 17}, "length must be at most the model's limit, 16 tokens, got 17"),
-        ({"vocabulary": 21}, "vocabulary must be at most the model's, 20 ids, got 21"),
+        ({"length": 17}, "length must be at most the model's, 16, got 17"),
+        ({"vocabulary": 21}, "vocabulary must be at most the model's, 20, got 21"),
         ({"vocabulary": 7}, "at least 8, got vocabulary 7"),
         ({"length": 6}, "at least 8, got length 6"),
+        ({"length": 0}, "length must be at least 1, got 0"),
+        ({"vocabulary": 0}, "vocabulary must be at least 1, got 0"),
+        ({"sequences": 0}, "sequences must be at least 1, got 0"),
     ):
         with pytest.raises(ValueError, match=message):
             induction.score_heads(network, **arguments)
-    with pytest.raises(ValueError, match="the model must take ids, got ViT"):
-        induction.score_heads(ViT.for_tokens(5, 4, 3, dim=8, depth=1, heads=2))
+    with pytest.raises(TypeError, match=r"vocabulary must be an integer, got float 10\.5"):
+        induction.score_heads(network, vocabulary=10.5)
+    for model in (ViT.for_tokens(5, 4, 3, dim=8, depth=1, heads=2), None):
+        with pytest.raises(ValueError, match=f"the model must take ids, got {type(model).__name__}"):
+            induction.with_model(model)
     with pytest.raises(ValueError, match=r"data must be ids \[n, seq\], got torch.float32"):
         limits_of(torch.zeros(2, 3), {})
     with pytest.raises(NoAttention, match="no attention was observed in Embedding"):
         induction.sequence_scores(nn.Embedding(5, 3), torch.zeros(1, 8, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"ids must be \[n, 2P\] with n >= 1 and P >= 2, got \[2, 7\]"):
+        induction.sequence_scores(network, torch.zeros(2, 7, dtype=torch.long))
+    for weights in (torch.rand(6, 6), torch.ones(1, 1, 6, 6, dtype=torch.long)):
+        with pytest.raises(ValueError, match="weights must be floats"):
+            induction.score_weights(weights)
+    with pytest.raises(ValueError, match=r"quantities must be some of 'attention to the previous token', .*, got 'prefix'"):
+        induction.head_map(induction.score_heads(network, sequences=1), "prefix")
+    with torch.no_grad():
+        network.head.weight[0, 0] = torch.nan
+    with pytest.raises(ValueError, match=r"parameters must be finite, got NaN or infinity in head\.weight"):
+        induction.score_heads(network)
     assert block_length({"length": 100, "vocabulary": 1000}) == 25
-    blocks = repeated(torch.arange(40).view(2, 20), {"sequences": 30}, generator())
-    assert blocks["value"].shape == (30, 20)
-    assert [len(null) for null in blocks["null"]] == [1] * 19
+
+
+def test_value_and_null_have_equally_many_blocks():
+    blocks = repeated(torch.arange(40).view(2, 20), {"sequences": 50}, generator())
+    assert blocks["value"].shape == (3, 20)
+    assert [len(null) for null in blocks["null"]] == [3] * 19
+
+
+def test_the_copying_score_in_half_precision():
+    """Values and outputs are then rounded to eight bits."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = gpt2()
+    expected = induction.score_heads(model, sequences=1).select(quantity=COPYING).column("value")
+    rounded = induction.score_heads(model.bfloat16(), sequences=1).select(quantity=COPYING).column("value")
+    assert len(expected) == 8
+    assert rounded == pytest.approx(expected, abs=0.05)
+
+
+def test_random_heads_exceed_the_null_of_the_copying_score_as_often_as_chance_allows():
+    metric, heads = induction.CopyingScore(), 1000
+    metric.sums = {(-1,): torch.eye(9).double(), (0, 0): torch.randn(heads, 2, 9, 4, generator=generator(1), dtype=torch.float64)}
+    rows = metric.compute(draws=19)
+    assert sum(row.value > row.null.high for row in rows) / heads == pytest.approx(1 / 20, abs=0.025)  # standard error .007
+
+
+def test_a_head_without_a_copying_score_has_a_reason():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = induction.Network(vocabulary=20, length=16)
+    nn.init.zeros_(network.layers[0].attention.out.weight)
+    rows = induction.score_heads(network, sequences=1).select(quantity=COPYING)
+    assert [(row.layer, row.value is None, row.reason) for row in rows] == [
+        (0, True, "W_V, W_O, W_E or W_U is zero or not finite"),
+        (1, False, ""),
+        (1, False, ""),
+    ]

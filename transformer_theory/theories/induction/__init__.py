@@ -9,7 +9,7 @@ measure any network of ids. :mod:`.claims` contains the checkable statements, :m
 from ...core.sources import Source
 from ...core.theory import Theory
 from .chains import sample_chains, strategies
-from .circuits import AttentionOnly, Heads, copying_score, ov_circuit, path_expansion, qk_circuit
+from .circuits import AttentionOnly, Heads, copying_score, path_expansion
 from .claims import CLAIMS
 from .figures import EXPERIMENTS
 from .heads import InductionHead, in_context_bigram, with_bos
@@ -19,7 +19,7 @@ from .learning import train_chains, train_induction
 from .memory import MemoryNetwork, capacity, predicted_recall, train_memories
 from .network import Network
 from .scores import draw_blocks, score_weights, sequence_scores
-from .user_models import head_map, score_heads, with_model
+from .user_models import attention_only, head_map, score_heads, with_model
 
 THEORY = Theory(
     name="induction",
@@ -53,15 +53,14 @@ __all__ = [
     "MemoryNetwork",
     "Network",
     "PositionalShare",
+    "attention_only",
     "capacity",
     "copying_score",
     "draw_blocks",
     "head_map",
     "in_context_bigram",
-    "ov_circuit",
     "path_expansion",
     "predicted_recall",
-    "qk_circuit",
     "sample_chains",
     "score_heads",
     "score_weights",

@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
 from ...core.validation import integers
+from ...models.embedding import check_ids
 
 STRATEGIES = ("uniform", "unigram", "bigram")
 SKIPPED = 10  # positions at the start that losses leave out
@@ -50,7 +51,13 @@ def sample_chains(
 
 
 def strategies(ids: Int[Tensor, "n length"], *, states: int) -> dict[str, Float[Tensor, "n length states"]]:
-    """Returns the prediction of each strategy for the next state after each position, ``[n, length, states]`` float64."""
+    """Returns the prediction of each strategy for the next state after each position, ``[n, length, states]`` float64.
+
+    Raises:
+        ValueError: the ids are no integers ``[n, length]`` in ``[0, states)``, or there are fewer than 2 states.
+    """
+    integers(minimum=2, states=states)
+    check_ids(ids, vocabulary=states)
     one_hot = torch.nn.functional.one_hot(ids, states).double()
     t = torch.arange(1, ids.shape[1] + 1, dtype=torch.float64)
     unigram = (one_hot.cumsum(1) + 1) / (t[:, None] + states)
@@ -63,19 +70,32 @@ def strategies(ids: Int[Tensor, "n length"], *, states: int) -> dict[str, Float[
 
 
 def expected_loss(
-    prediction: Float[Tensor, "n length states"],
-    ids: Int[Tensor, "n length"],
-    P: Float[Tensor, "n states states"],
-    *,
-    skip: int = SKIPPED,
+    prediction: Float[Tensor, "n length states"], ids: Int[Tensor, "n length"], P: Float[Tensor, "n states states"], *, skip: int = SKIPPED
 ) -> Float[Tensor, " n"]:
-    """Returns the mean loss of predictions given the chains' matrices, in nats, over the positions after the first ``skip``, ``[n]``."""
+    """Returns the mean loss of predictions given the chains' matrices, in nats, over the positions after the first ``skip``, ``[n]``.
+
+    Raises:
+        ValueError: there are no such positions with a next state.
+    """
     row = P[torch.arange(len(ids))[:, None], ids]
-    return -(row * prediction.log()).sum(-1)[:, skip:-1].mean(1)
+    return _counted(-(row * prediction.log()).sum(-1), skip).mean(1)
 
 
 def divergence(
     strategy: Float[Tensor, "n length states"], prediction: Float[Tensor, "n length states"], *, skip: int = SKIPPED
 ) -> Float[Tensor, ""]:
-    """Returns the mean Kullback-Leibler divergence of predictions from a strategy, in nats, after the first ``skip`` positions."""
-    return (strategy * (strategy.log() - prediction.log())).sum(-1)[:, skip:-1].mean()
+    """Returns the mean Kullback-Leibler divergence of predictions from a strategy, in nats, after the first ``skip`` positions.
+
+    Raises:
+        ValueError: there are no such positions with a next state.
+    """
+    return _counted((strategy * (strategy.log() - prediction.log())).sum(-1), skip).mean()
+
+
+def _counted(values: Float[Tensor, "n length"], skip: int) -> Float[Tensor, "n counted"]:
+    """Returns the values after the first ``skip`` positions, without the last one."""
+    if values.shape[1] < skip + 2:
+        raise ValueError(
+            f"chains must have at least {skip + 2} positions, of which {skip} are left out, got {values.shape[1]}; draw longer ones"
+        )
+    return values[:, skip:-1]

@@ -17,11 +17,11 @@ from itertools import combinations, product
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
+from ...core.validation import finite
 from ...models.attention import causal_mask, softmax
 from ...models.embedding import check_ids
-from .network import Layer, Network
 
 Path = tuple[tuple[int, int], ...]
 """The (layer, head) pairs of a path, from the bottom up."""
@@ -61,23 +61,6 @@ class AttentionOnly:
     layers: tuple[Heads, ...]
     W_U: Float[Tensor, "dim outputs"]
 
-    @classmethod
-    def of(cls, network: Network) -> "AttentionOnly":
-        """Returns the matrices of a network, in float64.
-
-        Raises:
-            ValueError: the network has norms or MLPs, so that its logits are no sum over paths.
-        """
-        if not isinstance(network.norm, nn.Identity) or any(isinstance(layer, Layer) and layer.mlp is not None for layer in network.layers):
-            raise ValueError("the network must consist of attention only, got norms or MLPs; build it with norm=False and mlp=False")
-        layers = []
-        for layer in network.layers:
-            assert isinstance(layer, Layer)
-            W_V, W_O = layer.factors()
-            layers.append(Heads(layer.attention.bilinear().detach().double(), W_V @ W_O))
-        W_E, positions = network.embedding.weight.detach().double(), network.positions.detach().double()
-        return cls(W_E, positions, tuple(layers), network.head.weight.detach().double().mT)
-
     def stream(self, ids: Int[Tensor, "batch n"]) -> Float[Tensor, "batch n dim"]:
         """Returns the stream before the first layer, ``[batch, n, dim]``.
 
@@ -95,6 +78,11 @@ class AttentionOnly:
             maps.append(A)
             x = x + (A @ x[:, None] @ heads.W_OV).sum(1)
         return x @ self.W_U, maps
+
+    def circuits(self, layer: int) -> tuple[Float[Tensor, "heads vocabulary vocabulary"], Float[Tensor, "heads vocabulary outputs"]]:
+        """Returns the QK circuits of the heads of a layer, without positions, and their OV circuits."""
+        heads = self.layers[layer]
+        return self.W_E @ heads.W_QK @ self.W_E.mT, self.W_E @ heads.W_OV @ self.W_U
 
     def paths(self) -> list[Path]:
         """Returns all paths, the direct one first."""
@@ -116,26 +104,27 @@ def path_expansion(model: AttentionOnly, ids: Int[Tensor, "batch n"]) -> dict[Pa
     return terms
 
 
-def qk_circuit(
-    W_QK: Float[Tensor, "*heads dim dim"], W_E: Float[Tensor, "vocabulary dim"]
-) -> Float[Tensor, "*heads vocabulary vocabulary"]:
-    """Returns the score of each key id (rows) for each query id (columns), without positions."""
-    return W_E @ W_QK @ W_E.mT
-
-
-def ov_circuit(
-    W_OV: Float[Tensor, "*heads dim dim"], W_E: Float[Tensor, "vocabulary dim"], W_U: Float[Tensor, "dim vocabulary"]
-) -> Float[Tensor, "*heads vocabulary vocabulary"]:
-    """Returns what each attended id (rows) adds to the logits of each id (columns)."""
-    return W_E @ W_OV @ W_U
+def _matching(*factors: Tensor) -> None:
+    """Checks that matrices can be multiplied, and that the product is square."""
+    shapes = [list(factor.shape) for factor in factors]
+    if any(len(shape) < 2 for shape in shapes) or any(a[-1] != b[-2] for a, b in zip(shapes, [*shapes[1:], shapes[0]])):
+        product = " @ ".join(map(str, shapes))
+        raise ValueError(f"the matrices must have a square product, got {product}; pass them as the documentation gives their shapes")
 
 
 def eigenvalue_share(matrix: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch"]:
-    """Returns the sum of the eigenvalues over the sum of their absolute values; NaN if all are zero.
+    """Returns the sum of the eigenvalues over the sum of their absolute values.
 
     The sum of the eigenvalues is the trace, a real number.
+
+    Raises:
+        ValueError: a matrix is zero, or not finite.
     """
-    return matrix.diagonal(dim1=-2, dim2=-1).sum(-1) / torch.linalg.eigvals(matrix).abs().sum(-1)
+    finite(matrix=matrix)
+    size = torch.linalg.eigvals(matrix).abs().sum(-1)
+    if not bool((size > 0).all()):
+        raise ValueError(f"a matrix must have an eigenvalue other than 0, got {int((size == 0).sum())} without; leave these heads out")
+    return matrix.diagonal(dim1=-2, dim2=-1).sum(-1) / size
 
 
 def copying_score(
@@ -148,5 +137,9 @@ def copying_score(
 
     A B and B A have the same non-zero eigenvalues, so those of the OV circuit W_E W_V W_O W_U, ``[vocabulary, vocabulary]``, are those of
     W_O (W_U W_E) W_V, ``[p, p]``.
+
+    Raises:
+        ValueError: the shapes do not fit, a matrix is not finite, or a head has no eigenvalue other than 0.
     """
+    _matching(W_E, W_V, W_O, W_U)
     return eigenvalue_share(W_O @ (W_U @ W_E) @ W_V)

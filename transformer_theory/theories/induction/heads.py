@@ -23,6 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
 from ...core.validation import integers, positive
+from ...models.embedding import check_ids
 from .circuits import AttentionOnly, Heads
 
 
@@ -51,8 +52,8 @@ class InductionHead:
         """Returns the weights, float64.
 
         Args:
-            composed: whether layer 2 reads the previous tokens of the keys. If not, layer 2 compares tokens with tokens, which needs no
-                layer 1: the best that one layer can do is to attend to earlier copies of the token itself.
+            composed: whether layer 2 reads the previous tokens of the keys. If not, it attends to all positions equally, which needs no
+                layer 1: its output is the share of each id among the tokens so far.
         """
         V, T = self.vocabulary + 1, self.length
         token, position, previous, output = (slice(a, b) for a, b in ((0, V), (V, V + T), (V + T, 2 * V + T), (2 * V + T, 3 * V + T - 1)))
@@ -62,7 +63,8 @@ class InductionHead:
         # score(key x, query z) = x^T W z: the key at position i - 1 for the query at position i.
         QK1[0, position, position] = self.scale * torch.diag(torch.ones(T - 1, dtype=torch.float64), 1)
         OV1[0, token, previous] = torch.eye(V, dtype=torch.float64)
-        QK2[0, previous if composed else token, token] = self.scale * torch.eye(V, dtype=torch.float64)
+        if composed:
+            QK2[0, previous, token] = self.scale * torch.eye(V, dtype=torch.float64)
         OV2[0, token, output] = torch.eye(V, dtype=torch.float64)[:, :-1]  # BOS is not an output
         return AttentionOnly(eye[token], eye[position], (Heads(QK1, OV1), Heads(QK2, OV2)), eye[:, output])
 
@@ -71,8 +73,9 @@ class InductionHead:
         on BOS.
 
         Raises:
-            ValueError: a sequence does not start with BOS, or holds it later.
+            ValueError: a sequence does not start with BOS, or holds it later; or the ids do not fit.
         """
+        check_ids(ids, vocabulary=self.vocabulary + 1, context=self.length)
         if bool((ids[:, 0] != self.bos).any()) or bool((ids[:, 1:] == self.bos).any()):
             raise ValueError(f"each sequence must start with BOS, the id {self.bos}, and not hold it again; prepend it with with_bos")
         return self.network(composed=composed).run(ids)[0]
@@ -84,7 +87,12 @@ class InductionHead:
 
 
 def with_bos(ids: Int[Tensor, "batch n"], bos: int) -> Int[Tensor, "batch longer"]:
-    """Returns the sequences with the start token before them, ``[batch, n + 1]``."""
+    """Returns the sequences with the start token before them, ``[batch, n + 1]``.
+
+    Raises:
+        ValueError: the ids are no integers ``[batch, n]`` below that of the start token.
+    """
+    check_ids(ids, vocabulary=bos)
     return torch.cat([torch.full((len(ids), 1), bos), ids], dim=1)
 
 
@@ -92,22 +100,21 @@ def in_context_bigram(ids: Int[Tensor, "batch n"], vocabulary: int) -> tuple[Flo
     """Returns the empirical distribution of the ids that followed earlier copies of each token, and where there is a copy.
 
     Args:
-        ids: sequences, which may start with BOS.
+        ids: sequences, which may start with BOS, the id ``vocabulary``.
         vocabulary: number of ids that are counted, ``[0, vocabulary)``.
     Returns:
         Distributions ``[batch, n, vocabulary]``, zero where no copy has a successor; and whether there is one, ``[batch, n]``.
+    Raises:
+        ValueError: the ids are no integers ``[batch, n]`` in ``[0, vocabulary]``.
     """
+    integers(vocabulary=vocabulary)
+    check_ids(ids, vocabulary=vocabulary + 1)
     n = ids.shape[1]
     before = torch.cat([torch.full((len(ids), 1), -1), ids[:, :-1]], dim=1)  # the first token has no predecessor
     matches = ((before[:, None, :] == ids[:, :, None]) & torch.ones(n, n, dtype=torch.bool).tril()).double()
     count = matches.sum(-1, keepdim=True)
     one_hot = (ids[..., None] == torch.arange(vocabulary)).double()
     return matches @ one_hot / count.clamp(min=1), count[..., 0] > 0
-
-
-def previous_weight(positions: Float[Tensor, " n"], scale: float) -> Float[Tensor, " n"]:
-    """Returns the weight of the previous-token head on position i - 1 at position i >= 1, e^b / (e^b + i)."""
-    return 1 / (1 + positions * math.exp(-scale))
 
 
 def random_sequences(n: int, *, vocabulary: int, length: int, generator: Generator) -> Int[Tensor, "n length"]:

@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from ...core.measurement import Measurement, Null
@@ -27,18 +26,17 @@ from ...core.metric import ActivationKind, Activations, Metric, Place
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator
 from ...core.theory import InNetworks, Response
+from ...maths.linalg import orthonormalise
 from ...metrics.responses import PositionLoss
 from .circuits import eigenvalue_share
-from .scores import SCORES, UNRELATED, block_length, draw_blocks, score_weights, uniform_score
+from .matrices import embedding_product, value_and_output
+from .scores import NAME, UNRELATED, InductionScores, block_length, draw_blocks
 
-NAME = "induction"
 POSITIONAL, COPYING = "positional share of the scores", "copying score"
 ROTATED = "random rotations of the head's values"
-OWN, OLSSON, ELHAGE = Source("olsson2022incontext", status="own"), Source("olsson2022incontext"), Source("elhage2021mathematical")
-SEQUENCES, LOSS_SHARE = 50, 4  # blocks by default; the loss is measured on a quarter of them
+OWN, ELHAGE = Source("olsson2022incontext", status="own"), Source("elhage2021mathematical")
+SEQUENCES, LOSS_SHARE = 60, 10  # blocks by default; the loss is measured on a tenth of them
 MODEL: Place = (-1,)  # place of W_U W_E
-MATCH_RTOL = 1e-3  # largest relative distance of a value from a column of a projection
-SAMPLE = 32  # tokens on which values and projections are compared
 
 
 class PositionalShare(Metric):
@@ -86,41 +84,6 @@ class PositionalShare(Metric):
         return rows
 
 
-class InductionScores(Metric):
-    """Previous-token, prefix-matching and duplicate-token score of each head, for blocks that occur twice (:func:`.score_weights`).
-
-    Attributes:
-        sums: by layer and first head: number of sequences and the sums of the three scores, then those of uniform attention, ``[7,
-        heads]``.
-    """
-
-    kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
-
-    def update(self, activations: Activations) -> None:
-        """Adds the attention weights of one module; modules without known weights are skipped.
-
-        Raises:
-            ValueError: the tokens are not a block that occurs twice (:func:`.score_weights`).
-        """
-        if (weights := activations.weights) is None:
-            return
-        scores = score_weights(weights.double()).sum(1)
-        count = torch.full_like(scores[:1], float(len(weights)))
-        parts = [count, scores, *(count * uniform_score(weights.shape[-1], quantity) for quantity in SCORES)]
-        self.add((activations.layer, activations.first_head), torch.cat(parts).cpu())
-
-    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
-        """Returns three rows per layer and head; :func:`.respond` adds the null."""
-        rows = []
-        for (layer, first), sums in sorted(self.sums.items(), key=lambda item: item[0]):
-            for head, (count, *values) in enumerate(sums.T.tolist(), start=first):
-                place = {"layer": layer, "head": head, "n": int(count), "source": OLSSON, "side": ">="}
-                for quantity, score, uniform in zip(SCORES, values[:3], values[3:]):
-                    note = f"uniform attention, 1/(i+1): {uniform / count:.3f}"
-                    rows.append(Measurement(NAME, "in network", quantity, score / count, unit="share", note=note, **place))
-        return rows
-
-
 class CopyingScore(Metric):
     """The copying score of each head, from the weights alone; inputs serve to find the matrices.
 
@@ -148,18 +111,20 @@ class CopyingScore(Metric):
 
     def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
         """Returns one row per layer and head; a head whose matrices were not found has a row with the reason."""
-        product, rows = self.sums.get(MODEL, torch.empty(0)), []
+        product, rows = self.sums.get(MODEL, torch.empty(0, 0)), []
         generator = fixed_generator() if generator is None else generator
         for place, sums in sorted(self.sums.items(), key=lambda item: item[0]):
             if place == MODEL:
                 continue
             columns = {"layer": place[0], "source": ELHAGE, "side": ">="}
-            if not sums.numel() or product.shape != (sums.shape[2],) * 2:
-                rows.append(Measurement(NAME, "in network", COPYING, None, reason="W_V, W_O, W_E or W_U was not found", **columns))
+            known = sums.numel() and product.shape == (sums.shape[2],) * 2
+            core = sums[:, 1].mT @ product @ sums[:, 0] if known else sums  # W_O W_U W_E W_V of each head, [heads, p, p]
+            if not known or not bool((core.abs().sum((1, 2)) > 0).all()) or not bool(core.isfinite().all()):
+                reason = "W_V, W_O, W_E or W_U is zero or not finite" if known else "W_V, W_O, W_E or W_U was not found"
+                rows.append(Measurement(NAME, "in network", COPYING, None, reason=reason, **columns))
                 continue
-            core = sums[:, 1].mT @ product @ sums[:, 0]  # W_O W_U W_E W_V of each head, [heads, p, p]
             normal = torch.randn(draws, *core.shape, generator=generator, dtype=torch.float64)
-            shares, chance = eigenvalue_share(core).tolist(), eigenvalue_share(torch.linalg.qr(normal).Q @ core).tolist()
+            shares, chance = eigenvalue_share(core).tolist(), eigenvalue_share(orthonormalise(normal) @ core).tolist()
             for head, share in enumerate(shares):
                 null = Null(ROTATED, tuple(draw[head] for draw in chance)) if draws else None
                 rows.append(Measurement(NAME, "in network", COPYING, share, head=place[1] + head, null=null, **columns))
@@ -177,74 +142,6 @@ class SecondBlockLoss(PositionLoss):
         return [row for row in super().compute(draws=draws, generator=generator) if row.setting == "block 1"]
 
 
-def projections(module: nn.Module) -> list[tuple[Float[Tensor, "d_in d_out"], Float[Tensor, " d_out"] | float]]:
-    """Returns matrix ``[d_in, d_out]`` and bias of each linear submodule; GPT-2's ``Conv1D`` stores the transpose of ``nn.Linear``."""
-    found = []
-    for each in module.modules():
-        weight, bias = getattr(each, "weight", None), getattr(each, "bias", None)
-        if isinstance(weight, Tensor) and weight.ndim == 2 and not isinstance(each, nn.Embedding):
-            matrix = weight if type(each).__name__ == "Conv1D" else weight.mT
-            found.append((matrix.detach().double().cpu(), bias.detach().double().cpu() if isinstance(bias, Tensor) else 0.0))
-    return found
-
-
-def value_and_output(activations: Activations) -> Float[Tensor, "heads 2 dim p"]:
-    """Finds W_V and W_O of each head of one module, ``[heads, 2, dim, p]`` with W_O transposed; empty if they are not among its
-    projections.
-
-    Columns of a projection belong to the values that they reproduce on a few tokens; the output projection reproduces the module's output.
-    """
-    value, weights, missing = activations.value, activations.weights, torch.empty(0)
-    if value is None or weights is None or len(value) != len(activations.tokens) or value.shape[2] != activations.tokens.shape[1]:
-        return missing
-    heads, p = value.shape[1], value.shape[-1]
-    tokens = activations.tokens[:4].double().cpu().flatten(0, 1)
-    chosen = torch.linspace(0, len(tokens) - 1, min(SAMPLE, len(tokens))).long()
-    wanted = value[:4].double().cpu().transpose(1, 2).flatten(0, 1)[chosen].flatten(1)  # [sample, heads * p]
-    mixed = (weights[:4].double().cpu() @ value[:4].double().cpu()).transpose(1, 2).flatten(0, 1)[chosen].flatten(1)
-    output = activations.output[:4].double().cpu().flatten(0, 1)[chosen]
-    W_V = W_O = None
-    for matrix, bias in projections(activations.module):  # pyright: ignore[reportArgumentType]
-        if matrix.shape[0] == tokens.shape[1] and W_V is None:
-            columns = tokens[chosen] @ matrix + bias
-            distance, nearest = torch.cdist(wanted.mT, columns.mT).min(1)
-            if bool((distance <= MATCH_RTOL * wanted.norm(dim=0).clamp_min(1e-6)).all()):
-                W_V = matrix[:, nearest]
-        if matrix.shape == (heads * p, output.shape[1]):
-            error = (mixed @ matrix + bias - output).norm()
-            if float(error) <= MATCH_RTOL * float(output.norm()):
-                W_O = matrix
-    if W_V is None or W_O is None or W_V.shape[0] != W_O.shape[1]:
-        return missing
-    return torch.stack([W_V.mT.unflatten(0, (heads, p)).mT, W_O.unflatten(0, (heads, p)).mT], 1)
-
-
-def embedding_product(model: nn.Module) -> Float[Tensor, "dim dim"]:
-    """Returns W_U W_E, ``[dim, dim]``; empty if embedding and unembedding do not have the same vocabulary and width."""
-    embedding = embedding_of(model)
-    output = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None  # pyright: ignore[reportCallIssue]
-    if embedding is None:
-        return torch.empty(0)
-    shape = tuple(embedding.weight.shape)
-    if output is None:
-        linear = [each for each in model.modules() if isinstance(each, nn.Linear) and tuple(each.weight.shape) == shape]
-        output = linear[-1] if linear else None
-    if output is None or tuple(output.weight.shape) != shape:  # pyright: ignore
-        return torch.empty(0)
-    return (output.weight.detach().double().mT @ embedding.weight.detach().double()).cpu()  # pyright: ignore
-
-
-def embedding_of(model: nn.Module) -> nn.Embedding | None:
-    """Returns the embedding of the ids: what the model names, or else its first ``nn.Embedding``; None if it has none."""
-    try:
-        named = model.get_input_embeddings()  # pyright: ignore[reportCallIssue]
-    except (AttributeError, NotImplementedError):  # no such method, or a model of images
-        named = None
-    if isinstance(named, nn.Embedding):
-        return named
-    return next((each for each in model.modules() if isinstance(each, nn.Embedding)), None)
-
-
 def limits_of(data: Tensor, limits: Mapping[str, int]) -> dict[str, int]:
     """Returns the limits "vocabulary", "length" and "sequences"; those that are missing come from the ids ``[n, seq]``.
 
@@ -257,15 +154,14 @@ def limits_of(data: Tensor, limits: Mapping[str, int]) -> dict[str, int]:
 
 
 def repeated(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
-    """Returns blocks that occur twice, ``[n, 2P]``, and :data:`.RANGE_DRAWS` sets of unrelated blocks.
+    """Returns a set of blocks that occur twice, ``[n, 2P]``, and :data:`.RANGE_DRAWS` such sets of unrelated blocks.
 
-    The sets have together about as many sequences as the value, since forward passes are expensive. The range of the null is then that of
-    means over fewer sequences, which is wider.
+    The limit "sequences" is that of all sets together. All have the same size, so that a head to which both kinds of blocks are alike
+    exceeds the range of the null in one of twenty cases.
     """
     sizes = limits_of(data, limits)
-    P, n = block_length(sizes), sizes["sequences"]
-    value, _ = draw_blocks(n, length=P, vocabulary=sizes["vocabulary"], generator=generator)
-    count = max(1, n // RANGE_DRAWS)
+    P, count = block_length(sizes), -(-sizes["sequences"] // (1 + RANGE_DRAWS))
+    value, _ = draw_blocks(count, length=P, vocabulary=sizes["vocabulary"], generator=generator)
     _, null = draw_blocks(RANGE_DRAWS * count, length=P, vocabulary=sizes["vocabulary"], generator=generator)
     return {"value": value, "null": null.split(count)}
 
@@ -283,7 +179,8 @@ def continued(data: Tensor, limits: Mapping[str, int], generator: Generator) -> 
 
 def few(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
     """Returns four blocks that occur twice, ``[4, 2P]``, for metrics of weights."""
-    return {"value": repeated(data, {**limits, "sequences": 4}, generator)["value"]}
+    sizes = limits_of(data, limits)
+    return {"value": draw_blocks(4, length=block_length(sizes), vocabulary=sizes["vocabulary"], generator=generator)[0]}
 
 
 RESPONSES = (

@@ -4,7 +4,8 @@ Networks are measured on blocks of different ids that occur twice (:mod:`.scores
 has most of it; the theory predicts 1. The null replaces the first block by other ids, and takes the best head of each draw; the note has
 the prefix matching of uniform attention. Beside it stands the share of the ids of the second block that the network predicts.
 
-The rungs are the survey's conditions for larger models, one after the other: attention only, norms, MLPs, more layers, a text.
+The rungs are the survey's conditions for larger models, one after the other: attention only, norms, MLPs, more layers, a text. The last
+one differs from the others in heads, positions, lengths, activation, optimiser and data.
 Source: :cite:t:`olsson2022incontext`, :cite:t:`elhage2021mathematical`.
 """
 

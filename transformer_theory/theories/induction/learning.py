@@ -7,8 +7,9 @@ Both are trained by Adam. Sources: :cite:t:`olsson2022incontext`, :cite:t:`edelm
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Iterator
+from functools import lru_cache, partial
+from itertools import count
 from typing import Any
 
 import torch
@@ -22,11 +23,13 @@ from ...training.fitting import State, at_steps, fit
 from ...training.tasks import StreamTask
 from .chains import divergence, expected_loss, sample_chains, strategies
 from .network import Network
+from .scores import PREFIX, PREVIOUS, SCORES, draw_blocks, sequence_scores
 
 VOCABULARY, LENGTH, PERIODS = 32, 32, (6, 16)  # ids, tokens, and smallest and largest period of the patterns
 RATE, BATCH = 4e-3, 32
 STATES, CHAIN, CHAIN_DIM, CHAIN_RATE, CHAIN_BATCH, CHAIN_STEPS = 3, 64, 32, 1e-2, 64, 600
 WARM_UP = 100
+ACCURACY, LOSS = "share of the second block that is predicted", "loss of the second block"
 
 
 def repeated_patterns(generator: Generator) -> Iterator[tuple[Int[Tensor, "batch n"], int]]:
@@ -61,34 +64,18 @@ def constant_then_fall(state: State) -> float:
     return min(1.0, 5 * (1 - state.done))
 
 
-def train_induction(
-    layers: int,
-    *,
-    steps: int,
-    generator: Generator,
-    norm: bool = False,
-    mlp: bool = False,
-    rate: float = RATE,
-    measured: Sequence[int] = (),
-    measure: Callable[[int, nn.Module], None] = lambda step, model: None,
-) -> Network:
+def train_induction(layers: int, *, steps: int, generator: Generator, norm: bool = False, mlp: bool = False, **measuring: Any) -> Network:
     """Trains a network of width 64 with two heads per layer on repeated patterns.
 
     Args:
         layers, norm, mlp: see :class:`.Network`.
         steps: number of batches.
         generator: draws weights and patterns.
-        rate: learning rate.
-        measured: steps at which ``measure(step, model)`` is called, in evaluation mode and without gradients.
-        measure: function of the step and the model.
+        measuring: ``measure(step, model)``, which is called at the steps ``measured`` in evaluation mode and without gradients.
     """
-    network = build(lambda: Network(vocabulary=VOCABULARY, length=LENGTH, layers=layers, norm=norm, mlp=mlp), generator)
-    assert isinstance(network, Network)
-    optimiser = torch.optim.Adam(network.parameters(), lr=rate)
-    callbacks = [at_steps(measured, measure, limit=steps)]
-    task = StreamTask(repeated_loss, repeated_patterns)
-    fit(network, task, optimiser=optimiser, steps=steps, callbacks=callbacks, schedule=constant_then_fall, clip=1.0, generator=generator)
-    return network
+    sizes = {"vocabulary": VOCABULARY, "length": LENGTH, "layers": layers, "norm": norm, "mlp": mlp}
+    options = {"steps": steps, "generator": generator, "schedule": constant_then_fall, "clip": 1.0}
+    return _train(sizes, StreamTask(repeated_loss, repeated_patterns), RATE, **options, **measuring)
 
 
 def chain_loss(model: nn.Module, ids: Int[Tensor, "n length"]) -> Tensor:
@@ -96,33 +83,44 @@ def chain_loss(model: nn.Module, ids: Int[Tensor, "n length"]) -> Tensor:
     return functional.cross_entropy(model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
 
 
-def train_chains(
-    layers: int,
-    *,
-    steps: int,
-    generator: Generator,
-    measured: Sequence[int] = (),
-    measure: Callable[[int, nn.Module], None] = lambda step, model: None,
-) -> Network:
+def train_chains(layers: int, *, steps: int, generator: Generator, **measuring: Any) -> Network:
     """Trains an attention-only network of width 32 with one head per layer on Markov chains; see :func:`train_induction`."""
-    network = build(lambda: Network(vocabulary=STATES, length=CHAIN, layers=layers, heads=1, dim=CHAIN_DIM), generator)
+    draw = partial(sample_chains, CHAIN_BATCH, states=STATES, length=CHAIN)
+    task = StreamTask(chain_loss, lambda draws: (draw(generator=draws)[0] for _ in count()))
+    sizes = {"vocabulary": STATES, "length": CHAIN, "layers": layers, "heads": 1, "dim": CHAIN_DIM}
+    return _train(sizes, task, CHAIN_RATE, steps=steps, generator=generator, schedule=warm_cosine, **measuring)
+
+
+def _train(sizes: dict[str, Any], task: StreamTask, rate: float, *, measured: Any = (), measure: Any = None, **options: Any) -> Network:
+    """Trains a network of the given sizes by Adam; ``options`` are those of :func:`.fit`."""
+    network = build(lambda: Network(**sizes), options["generator"])
     assert isinstance(network, Network)
-
-    def stream(draws: Generator) -> Iterator[Tensor]:
-        while True:
-            yield sample_chains(CHAIN_BATCH, states=STATES, length=CHAIN, generator=draws)[0]
-
-    optimiser, callbacks = torch.optim.Adam(network.parameters(), lr=CHAIN_RATE), [at_steps(measured, measure, limit=steps)]
-    fit(
-        network,
-        StreamTask(chain_loss, stream),
-        optimiser=optimiser,
-        steps=steps,
-        callbacks=callbacks,
-        schedule=warm_cosine,
-        generator=generator,
-    )
+    callbacks = [at_steps(measured, measure, limit=options["steps"])]
+    fit(network, task, optimiser=torch.optim.Adam(network.parameters(), lr=rate), callbacks=callbacks, **options)
     return network
+
+
+def formation(layers: int, generator: Generator, *, steps: int, every: int, blocks: int = 128) -> dict[int, dict[str, float]]:
+    """Trains a network with LayerNorm on repeated patterns and measures it on blocks of 16 ids that occur twice.
+
+    Args:
+        layers, steps, generator: see :func:`train_induction`.
+        every: steps between measurements.
+        blocks: number of blocks.
+    Returns:
+        By step: :data:`ACCURACY`, :data:`LOSS` (nats), and the largest prefix matching and attention to the previous token of any head.
+    """
+    ids, _ = draw_blocks(blocks, length=LENGTH // 2, vocabulary=VOCABULARY, generator=generator)
+    curves: dict[int, dict[str, float]] = {}
+
+    def measure(step: int, model: nn.Module) -> None:
+        best = dict(zip(SCORES, sequence_scores(model, ids).mean(1).amax(-1).tolist()))
+        loss = float(repeated_loss(model, (ids, LENGTH // 2)))
+        curves[step] = {ACCURACY: copy_accuracy(model, ids), LOSS: loss, PREFIX: best[PREFIX], PREVIOUS: best[PREVIOUS]}
+
+    measured = {*range(0, steps + 1, every), steps}
+    train_induction(layers, steps=steps, generator=generator, norm=True, measured=measured, measure=measure)
+    return curves
 
 
 @lru_cache(maxsize=64)

@@ -1,12 +1,11 @@
 r"""Weights as associative memories: recall of a sum of outer products, and the order in which a two-layer network stores its memories.
 
 A matrix :math:`W = \sum_{i \le N} u_{f(i)} e_i^\top` of random unit vectors in d dimensions *recalls* i if :math:`u_{f(i)}^\top W e_i` is
-the largest of all :math:`u_j^\top W e_i`. The right score is :math:`1 + \sqrt N z / d`, every other has variance :math:`N/d^2 + 2/d` (the
-sum over the N - 2 other pairs; and :math:`u_j^\top u_{f(i)}`, :math:`e_{f^{-1}(j)}^\top e_i`, each of variance 1/d). For independent
-scores
+the largest of all :math:`u_j^\top W e_i`. With Gaussian cross terms the right score is :math:`r = 1 + \sqrt N z / d`, and the vector
+:math:`w = W e_i` has the squared norm :math:`r^2 + (N/d^2) \chi^2_{d-1}`. Every other score is :math:`\|w\| s + s'` with two coordinates
+s, s' of random unit vectors: :math:`u_j` along w, and the pair's own :math:`e_{f^{-1}(j)}^\top e_i`. For independent scores
 
-.. math:: \text{recall} = E_z \, \Phi\!\left(\frac{1 + \sqrt N z / d}{\sqrt{N/d^2 + 2/d}}\right)^{N-1},
-    \qquad \text{capacity } N \approx \frac{d^2}{2 \ln N} .
+.. math:: \text{recall} = E_{z, \chi^2} \, P(\|w\| s + s' < r)^{N-1}, \qquad \text{capacity } N \approx \frac{d^2}{2 \ln N} .
 
 :class:`MemoryNetwork` is the two-layer network with frozen random embeddings in which the induction head is three memories: the first
 layer's keys (position t - 1 for position t), the second layer's keys (the token that stands before, for the token) and the second layer's
@@ -14,7 +13,9 @@ output. Sources: :cite:t:`bietti2023birth`; the recall formula is our own.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import count
 
 import torch
 from jaxtyping import Float, Int
@@ -23,11 +24,12 @@ from torch.nn import functional
 
 from ...core.validation import integers
 from ...models.attention import causal_mask, softmax
+from ...models.embedding import check_ids
 from ...training.fitting import at_steps, fit
 from ...training.tasks import StreamTask
 
 MEMORIES = ("output 2", "keys 2", "keys 1")  # from the top layer down
-NODES = 64  # of the quadrature over z
+NODES = 32  # of each quadrature
 
 
 def unit_vectors(n: int, d: int, generator: Generator) -> Float[Tensor, "n d"]:
@@ -35,32 +37,34 @@ def unit_vectors(n: int, d: int, generator: Generator) -> Float[Tensor, "n d"]:
     return functional.normalize(torch.randn(n, d, generator=generator, dtype=torch.float64), dim=1)
 
 
-def memory(inputs: Float[Tensor, "n d_in"], outputs: Float[Tensor, "n d_out"]) -> Float[Tensor, "d_out d_in"]:
-    """Returns the memory that maps row i of the inputs to row i of the outputs, the sum of their outer products."""
-    return outputs.mT @ inputs
-
-
-def recall(
-    W: Float[Tensor, "d_out d_in"], inputs: Float[Tensor, "n d_in"], candidates: Float[Tensor, "m d_out"], targets: Int[Tensor, " n"]
-) -> float:
-    """Returns the share of inputs whose output has its largest inner product with the right candidate."""
-    return float(((inputs @ W.mT @ candidates.mT).argmax(1) == targets).double().mean())
+def measured_recall(N: int, d: int, generator: Generator) -> float:
+    """Returns the share of N pairs of random unit vectors in d dimensions that the sum of their outer products recalls."""
+    inputs, outputs = unit_vectors(N, d, generator), unit_vectors(N, d, generator)
+    W = outputs.mT @ inputs
+    return float(((inputs @ W.mT @ outputs.mT).argmax(1) == torch.arange(N)).double().mean())
 
 
 def predicted_recall(N: int, d: int) -> float:
-    """Computes the recall of N pairs in d dimensions by the formula above, with Gauss-Hermite quadrature.
+    """Computes the recall of N pairs in d dimensions by the formula above, with quadrature.
 
     Raises:
-        ValueError: a number is below 1.
+        ValueError: there is no pair, or fewer than 2 dimensions.
     """
     import numpy as np
-    from scipy.special import log_ndtr
+    from scipy.special import betainc, gammaincinv
 
-    integers(N=N, d=d)
-    z, weights = np.polynomial.hermite_e.hermegauss(NODES)
-    scale = math.sqrt(N / d**2 + 2 / d)
-    values = np.exp((N - 1) * log_ndtr((1 + math.sqrt(N) / d * z) / scale))
-    return float(values @ weights / weights.sum())
+    integers(N=N)
+    integers(minimum=2, d=d)
+    z, of_z = np.polynomial.hermite_e.hermegauss(NODES)
+    s, of_s = np.polynomial.legendre.leggauss(NODES)
+    s *= min(1.0, 8 / math.sqrt(d))  # eight standard deviations
+    of_s *= (1 - s**2) ** ((d - 3) / 2)  # density of a coordinate of a random unit vector
+    chi_squared = 2 * gammaincinv((d - 1) / 2, (np.arange(NODES) + 0.5) / NODES)  # quantiles, of equal weight
+    right = 1 + math.sqrt(N) / d * z[:, None, None]
+    norm = np.sqrt(right**2 + N / d**2 * chi_squared[:, None])
+    below = betainc((d - 1) / 2, (d - 1) / 2, (1 + np.clip((right - s) / norm, -1, 1)) / 2)  # [z, chi squared, s]
+    others = (below @ of_s / of_s.sum()).clip(0, 1) ** (N - 1)
+    return float(others.mean(1) @ of_z / of_z.sum())
 
 
 def capacity(d: int) -> float:
@@ -82,6 +86,8 @@ class MemoryNetwork(nn.Module):
     Args:
         vocabulary, length, dim: number of ids, length of sequences, width.
         generator: draws the frozen vectors.
+    Raises:
+        ValueError: a number is below 1, the length below 2.
 
     Attributes:
         embedding, unembedding: unit vectors of the ids, ``[vocabulary, dim]``. The second layer writes to the logits only.
@@ -97,12 +103,14 @@ class MemoryNetwork(nn.Module):
 
     def __init__(self, *, vocabulary: int, length: int, dim: int, generator: Generator):
         super().__init__()
-        integers(vocabulary=vocabulary, length=length, dim=dim)
+        integers(vocabulary=vocabulary, dim=dim)
+        integers(minimum=2, length=length)
         for name, n in (("embedding", vocabulary), ("unembedding", vocabulary), ("previous", vocabulary), ("positions", length)):
             self.register_buffer(name, unit_vectors(n, dim, generator).float())
         self.keys1, self.keys2, self.output2 = (nn.Parameter(torch.zeros(dim, dim)) for _ in range(3))
 
     def forward(self, ids: Int[Tensor, "batch n"]) -> Float[Tensor, "batch n vocabulary"]:
+        check_ids(ids, vocabulary=len(self.embedding), context=len(self.positions))
         n = ids.shape[1]
         e, p, mask = self.embedding[ids], self.positions[:n], causal_mask(n, n)
         before = softmax(p @ self.keys1 @ p.mT, mask) @ self.previous[ids]  # the id that the first layer attends to, in its own subspace
@@ -135,8 +143,9 @@ def triggered_sequences(
     Returns:
         The ids, and the next id after every trigger that has occurred before, -1 elsewhere; ``[n, length]`` each.
     Raises:
-        ValueError: there are more triggers than ids.
+        ValueError: a number is below 1, or there are more triggers than ids.
     """
+    integers(n=n, vocabulary=vocabulary, length=length, triggers=triggers)
     if triggers > vocabulary:
         raise ValueError(f"triggers must be at most the vocabulary, {vocabulary} ids, got {triggers}; lower triggers")
     rows = torch.arange(n)
@@ -170,41 +179,41 @@ def train_memories(
     optimiser: Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer],
     *,
     steps: int,
-    measured: tuple[int, ...] = (),
-    vocabulary: int = 16,
-    length: int = 32,
-    dim: int = 64,
+    measured: Iterable[int] = (),
     triggers: int = 3,
-    batch: int = 64,
     generator: Generator,
 ) -> tuple[MemoryNetwork, dict[int, dict[str, float]]]:
-    """Trains the memories on triggered sequences.
+    """Trains the memories on batches of 64 triggered sequences of 32 tokens and 16 ids, at width 64.
 
     Args:
         optimiser: function of the parameters.
         steps: number of steps.
-        measured: steps at which the recalls are measured.
-        vocabulary, length, dim, triggers: see :class:`MemoryNetwork` and :func:`triggered_sequences`.
-        batch: sequences per step.
+        measured: steps at which the masses are measured.
+        triggers: see :func:`triggered_sequences`.
         generator: draws weights and sequences.
     Returns:
-        The network, and the recalls by step.
+        The network, and the softmax masses of its memories by step.
     """
-    model = MemoryNetwork(vocabulary=vocabulary, length=length, dim=dim, generator=generator)
+    sizes = {"vocabulary": 16, "length": 32}
+    model = MemoryNetwork(**sizes, dim=64, generator=generator)
     masses: dict[int, dict[str, float]] = {}
-
-    def stream(draws: Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        while True:
-            yield triggered_sequences(batch, vocabulary=vocabulary, length=length, triggers=triggers, generator=draws)
+    draw = partial(triggered_sequences, 64, **sizes, triggers=triggers)
 
     def loss(network: nn.Module, pair: tuple[Tensor, Tensor]) -> Tensor:
         return functional.cross_entropy(network(pair[0]).flatten(0, 1), pair[1].flatten(), ignore_index=-1)
 
     record = at_steps(measured, lambda step, network: masses.update({step: model.masses()}), limit=steps)
-    fit(model, StreamTask(loss, stream), optimiser=optimiser(model.parameters()), steps=steps, callbacks=[record], generator=generator)
+    fit(
+        model,
+        StreamTask(loss, lambda draws: (draw(generator=draws) for _ in count())),
+        optimiser=optimiser(model.parameters()),
+        steps=steps,
+        callbacks=[record],
+        generator=generator,
+    )
     return model, masses
 
 
-def first_steps(recalls: dict[int, dict[str, float]], *, level: float = 0.5) -> dict[str, float]:
-    """Returns the first measured step at which each memory's recall reaches the level; infinity if none does."""
-    return {name: min((step for step, values in recalls.items() if values[name] >= level), default=math.inf) for name in MEMORIES}
+def first_steps(masses: dict[int, dict[str, float]], *, level: float = 0.5) -> dict[str, float]:
+    """Returns the first measured step at which each memory's mass reaches the level; infinity if none does."""
+    return {name: min((step for step, values in masses.items() if values[name] >= level), default=math.inf) for name in MEMORIES}

@@ -33,12 +33,6 @@ class Layer(nn.Module):
         x = x + self.attention(self.attention_norm(x))
         return x if self.mlp is None else x + self.mlp(self.mlp_norm(x))
 
-    def factors(self) -> tuple[Float[Tensor, "heads dim p"], Float[Tensor, "heads p dim"]]:
-        """Returns W_V and W_O of each head, float64; a token x adds x W_V W_O."""
-        heads = self.attention.heads
-        value = self.attention.qkv.weight.detach().double().chunk(3)[2]
-        return value.unflatten(0, (heads, -1)).mT, self.attention.out.weight.detach().double().mT.unflatten(0, (heads, -1))
-
 
 class Network(nn.Module):
     """A causal network of ids with learnt positions: ids ``[batch, n]`` to logits ``[batch, n, vocabulary]``.

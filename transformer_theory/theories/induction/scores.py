@@ -11,18 +11,22 @@ without any match. The null is therefore the same head at the same distances on 
 ids. Source: :cite:t:`olsson2022incontext`.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor, nn
 
-from ...core.metric import ActivationKind, Activations, Metric
+from ...core.measurement import Measurement
+from ...core.metric import ActivationKind, Activations, Metric, Place
+from ...core.sources import Source
 from ...core.validation import integers
+from ...models.embedding import check_ids
 from ...probes.evaluation import evaluation, forward
 from ...probes.probing import probe
 
+NAME, OLSSON = "induction", Source("olsson2022incontext")
 PREVIOUS, PREFIX, DUPLICATE = "attention to the previous token", "prefix matching", "attention to the duplicate token"
 SCORES = (PREVIOUS, PREFIX, DUPLICATE)
 BLOCK, SMALLEST_BLOCK = 25, 4  # ids in a block, if the limits allow; the smallest block
@@ -33,11 +37,14 @@ def score_weights(weights: Float[Tensor, "batch heads n n"]) -> Float[Tensor, "3
     """Returns previous-token, prefix-matching and duplicate-token score of each sequence and head.
 
     Raises:
-        ValueError: the weights are not square, or the number of tokens is odd or below 4.
+        ValueError: the weights are no floats ``[batch, heads, n, n]``, or the number of tokens is odd or below 4.
     """
-    n = weights.shape[-1]
-    if weights.shape[-2] != n or n % 2 or n < 4:
-        raise ValueError(f"weights must be [batch, heads, 2P, 2P] with P >= 2, got {list(weights.shape)}; pass a block that occurs twice")
+    n = weights.shape[-1] if weights.ndim == 4 else 0
+    if n % 2 or n < 4 or weights.shape[-2] != n or not weights.is_floating_point():
+        raise ValueError(
+            f"weights must be floats [batch, heads, 2P, 2P] with P >= 2, got {weights.dtype} {list(weights.shape)}; "
+            "pass those of a block that occurs twice"
+        )
     places = ((i.to(weights.device), distance) for i, distance in zip(_queries(n), (1, n // 2 - 1, n // 2)))
     return torch.stack([weights[..., i, i - distance].mean(-1) for i, distance in places])
 
@@ -89,32 +96,58 @@ def draw_blocks(n: int, *, length: int, vocabulary: int, generator: Generator) -
     return torch.cat([block, block], 1), torch.cat([other, block], 1)
 
 
-class _SequenceScores(Metric):
-    """Scores of each sequence, by layer and first head, ``[3, sequences, heads]``."""
+class InductionScores(Metric):
+    """Previous-token, prefix-matching and duplicate-token score of each head, for blocks that occur twice (:func:`score_weights`).
+
+    Attributes:
+        sums: scores of each sequence by layer, first head and number of tokens, ``[3, sequences, heads]``.
+    """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
 
-    def update(self, activations: Activations) -> None:
-        if activations.weights is not None:
-            place = activations.layer, activations.first_head
-            scores = score_weights(activations.weights.double()).cpu()
-            self.sums[place] = torch.cat([self.sums[place], scores], 1) if place in self.sums else scores
+    def add(self, place: Place, sums: Tensor) -> None:
+        """Appends the scores of further sequences."""
+        self.sums[place] = torch.cat([self.sums[place], sums], 1) if place in self.sums else sums
 
-    def compute(self, **_: Any) -> list[Any]:
-        return []
+    def update(self, activations: Activations) -> None:
+        """Adds the attention weights of one module; modules without known weights are skipped.
+
+        Raises:
+            ValueError: the tokens are not a block that occurs twice (:func:`score_weights`).
+        """
+        if (weights := activations.weights) is not None:
+            self.add((activations.layer, activations.first_head, weights.shape[-1]), score_weights(weights.double()).cpu())
+
+    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
+        """Returns three rows per layer and head; :func:`.respond` adds the null."""
+        rows = []
+        for (layer, first, tokens), scores in sorted(self.sums.items(), key=lambda item: item[0]):
+            for head, values in enumerate(scores.mean(1).T.tolist(), start=first):
+                columns = {"layer": layer, "head": head, "n": scores.shape[1], "source": OLSSON, "side": ">=", "unit": "share"}
+                for quantity, value in zip(SCORES, values):
+                    note = f"uniform attention, 1/(i+1): {uniform_score(tokens, quantity):.3f}"
+                    rows.append(Measurement(NAME, "in network", quantity, value, note=note, **columns))
+        return rows
 
 
 def sequence_scores(model: nn.Module, ids: Int[Tensor, "n twice"], *, batch_size: int = 256) -> Float[Tensor, "3 n heads"]:
     """Returns the three scores of each sequence and of all heads of a model, layer by layer, ``[3, n, heads]``.
 
     Raises:
-        ValueError: the model has no attention whose weights are known.
+        ValueError: the ids are no integers ``[n, 2P]`` with P of at least 2, or the model has no attention whose weights are known.
     """
-    metric = _SequenceScores()
+    check_ids(ids, vocabulary=2**62)  # the model checks its vocabulary
+    if not len(ids) or ids.shape[1] % 2 or ids.shape[1] < 4:
+        raise ValueError(f"ids must be [n, 2P] with n >= 1 and P >= 2, got {list(ids.shape)}; pass blocks that occur twice")
+    metric = InductionScores()
+    observe(model, metric, ids, batch_size=batch_size)
+    if not metric.sums:
+        raise ValueError(f"{type(model).__name__} must have attention heads whose weights are known, got none; choose another model")
+    return torch.cat([metric.sums[place] for place in sorted(metric.sums)], dim=-1)
+
+
+def observe(model: nn.Module, metric: Metric, ids: Int[Tensor, "n seq"], *, batch_size: int = 256) -> None:
+    """Fills the sums of a metric from the forward passes of a model on ids."""
     with evaluation(model), torch.random.fork_rng(devices=[]), probe(model, [metric], max_samples=None) as p, p.together():
         for part in ids.split(batch_size):
             forward(model, part)
-        sums = dict(metric.sums)
-    if not sums:
-        raise ValueError(f"{type(model).__name__} must have attention heads whose weights are known, got none; choose another model")
-    return torch.cat([sums[place] for place in sorted(sums)], dim=-1)

@@ -6,28 +6,29 @@ downloaded. Source: :cite:t:`olsson2022incontext`.
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
 from ...core.ladder import Rung
 from ...core.measurement import Table
+from ...core.metric import ActivationKind, Activations, Metric
 from ...core.result import Result, provenance
+from ...core.statistics import fixed_generator
 from ...core.theory import Theory
+from ...core.validation import integers
 from ...models.transformers_folder import longest_sequence
+from ...probes.evaluation import evaluation, forward, logits_of
 from ...probes.respond import responses
-from .in_networks import NAME, SEQUENCES, embedding_of
-from .scores import BLOCK
+from .circuits import AttentionOnly, Heads
+from .in_networks import COPYING, MODEL, NAME, SEQUENCES
+from .matrices import MATCH_RTOL, embedding_of, unembedding_of, value_and_output
+from .scores import BLOCK, observe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-def longest(model: nn.Module) -> int | None:
-    """Returns the largest number of tokens that a model accepts, from its configuration; None if it states none."""
-    positions = getattr(model, "positions", None)  # the networks of this theory
-    return longest_sequence(model) or (len(positions) if isinstance(positions, Tensor) else None)
 
 
 def limits_of_model(model: nn.Module, *, vocabulary: int | None = None, length: int | None = None) -> dict[str, int]:
@@ -38,18 +39,73 @@ def limits_of_model(model: nn.Module, *, vocabulary: int | None = None, length: 
         vocabulary: number of ids from which blocks are drawn, at most that of the model. None: all.
         length: longest sequence. None: see above.
     Raises:
-        ValueError: the model takes no ids, or a number exceeds the model's.
+        ValueError: the model takes no ids, its parameters are not finite, or a number exceeds the model's or is below 1.
+        TypeError: a number is not an integer.
     """
-    embedding = embedding_of(model)
+    embedding = embedding_of(model) if isinstance(model, nn.Module) else None
     if embedding is None:
         raise ValueError(f"the model must take ids, got {type(model).__name__} without an embedding of ids; pass a language model")
-    if vocabulary is not None and vocabulary > embedding.num_embeddings:
-        raise ValueError(f"vocabulary must be at most the model's, {embedding.num_embeddings} ids, got {vocabulary}; lower it")
-    limit = longest(model)
-    if length is not None and limit is not None and length > limit:
-        raise ValueError(f"length must be at most the model's limit, {limit} tokens, got {length}; shorten the sequences")
-    wanted = 2 * BLOCK if length is None else length
-    return {"vocabulary": vocabulary or embedding.num_embeddings, "length": min(wanted, limit) if limit else wanted}
+    spoilt = [name for name, each in model.named_parameters() if not bool(each.isfinite().all())]
+    if spoilt:
+        raise ValueError(f"the model's parameters must be finite, got NaN or infinity in {', '.join(spoilt[:3])}; load the weights again")
+    positions = getattr(model, "positions", None)  # the networks of this theory
+    longest = longest_sequence(model) or (len(positions) if isinstance(positions, Tensor) else None)
+    sizes = {"vocabulary": embedding.num_embeddings, "length": min(2 * BLOCK, longest or 2 * BLOCK)}
+    for name, number, limit in (("vocabulary", vocabulary, embedding.num_embeddings), ("length", length, longest)):
+        if number is not None:
+            integers(**{name: number})
+            if limit is not None and number > limit:
+                raise ValueError(f"{name} must be at most the model's, {limit}, got {number}; use a smaller one")
+            sizes[name] = number
+    return sizes
+
+
+def attention_only(model: nn.Module, *, length: int | None = None) -> AttentionOnly:
+    """Finds the matrices of an attention-only network of ids from one forward pass, and checks that they give its logits.
+
+    Args:
+        model: causal network of ids with absolute positions.
+        length: longest sequence of the result. None: see :func:`limits_of_model`.
+    Returns:
+        The matrices, float64.
+    Raises:
+        ValueError: the model takes no ids, a matrix was not found, or the logits are no sum over paths, as with norms, MLPs or biases.
+    """
+    sizes = limits_of_model(model, length=length)
+    ids = torch.randint(sizes["vocabulary"], (4, sizes["length"]), generator=fixed_generator())
+    metric, embedding, W_U, error = _Matrices(), embedding_of(model), unembedding_of(model), float("nan")
+    observe(model, metric, ids)
+    if embedding is not None and W_U is not None and len(metric.sums) > 1 and all(part.numel() for part in metric.sums.values()):
+        (_, stream), *parts = sorted(metric.sums.items(), key=lambda item: item[0])
+        W_E = embedding.weight.detach().double().cpu()
+        heads = tuple(Heads(*part.unbind(1)) for _, part in parts)
+        found = AttentionOnly(W_E, (stream - W_E[ids]).mean(0), heads, W_U.double().cpu().mT)
+        with evaluation(model):
+            logits = logits_of(forward(model, ids))
+        if logits is not None and logits.shape == (*ids.shape, len(W_E)):
+            error = float((found.run(ids)[0] - logits.cpu()).norm() / logits.norm())
+        if error < MATCH_RTOL:
+            return found
+    raise ValueError(
+        f"the model must consist of causal attention only, without norms, MLPs and biases, got {type(model).__name__} "
+        f"(relative error of the logits: {error:.2g}); use copying_score for its heads"
+    )
+
+
+class _Matrices(Metric):
+    """W_QK and W_OV of each attention, ``[heads, 2, dim, dim]``, empty if unknown; at place -1 the first stream, ``[batch, n, dim]``."""
+
+    kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+
+    def update(self, activations: Activations) -> None:
+        found, matrices = value_and_output(activations), torch.empty(0)
+        if activations.bilinear is not None and found.numel():
+            matrices = torch.stack([activations.bilinear.detach().double().cpu(), found[:, 0] @ found[:, 1].mT], 1)
+        self.sums[activations.layer, activations.first_head] = matrices
+        self.sums.setdefault(MODEL, activations.tokens.double().cpu())
+
+    def compute(self, **_: Any) -> list[Any]:
+        return []
 
 
 def score_heads(
@@ -66,15 +122,18 @@ def score_heads(
     Args:
         model: network that takes ids ``[n, seq]``.
         vocabulary, length: see :func:`limits_of_model`.
-        sequences: number of blocks.
+        sequences: number of blocks, rounded up to 20 sets of equal size: one of repeated blocks, and 19 of unrelated ones.
         generator: draws the blocks. None: a generator with seed 0.
         name: value of the column ``model``.
     Returns:
         Rows for each layer and head, each with the null of unrelated blocks, and the loss of the second block.
     Raises:
-        ValueError: the model takes no ids, or the limits do not allow blocks of four ids.
+        ValueError: the model takes no ids, its parameters are not finite, or the limits do not allow blocks of four ids.
+        TypeError: a number is not an integer.
     """
     from . import THEORY
+
+    integers(sequences=sequences)
 
     limits = limits_of_model(model, vocabulary=vocabulary, length=length) | {"sequences": sequences}
     generator = torch.Generator().manual_seed(0) if generator is None else generator
@@ -83,23 +142,34 @@ def score_heads(
     return Result(NAME, {**limits, "model": name or type(model).__name__}, Table(rows), {}, (), THEORY.sources, provenance())
 
 
-def head_map(result: Result, quantity: str) -> "Figure":
-    """Draws one quantity of :func:`score_heads` by layer and head, with the largest null beside it."""
-    from ...core.plotting import axes, heatmap, text_figure
+def head_map(result: Result, *quantities: str) -> "Figure":
+    """Draws quantities of :func:`score_heads` by layer and head, and below each its largest null draw.
 
-    rows = result.select(quantity=quantity).where(lambda row: row.value is not None and row.head is not None)
-    if not rows:
-        return text_figure(f"{quantity}: nothing was measured")
-    layers, heads = 1 + max(rows.column("layer")), 1 + max(rows.column("head"))
-    maps = torch.full((2, layers, heads), torch.nan)
-    for row in rows:
-        maps[0, row.layer, row.head] = row.value or 0.0
-        if row.null is not None:
-            maps[1, row.layer, row.head] = row.null.high
-    figure, panels = axes(1, 2, height=max(2.4, 0.22 * layers + 1.2))
-    for ax, values, title in zip(panels, maps.numpy(), (quantity, "largest null draw")):
-        heatmap(ax, values, "share", vmin=0, vmax=1)
-        ax.set(xlabel="head", ylabel="layer", title=title)
+    Raises:
+        ValueError: the result lacks one of the quantities.
+    """
+    from ...core.plotting import axes, heatmap
+
+    table = result.table.where(lambda row: row.value is not None and row.null is not None and row.head is not None)
+    names = list(dict.fromkeys(table.column("quantity")))
+    if not quantities or not {*quantities} <= {*names}:
+        raise ValueError(f"quantities must be some of {', '.join(map(repr, names)) or 'none'}, got {', '.join(map(repr, quantities))}")
+    size = 1 + max(table.column("layer")), 1 + max(table.column("head"))
+    figure, panels = axes(2, len(quantities), height=max(3.0, 0.44 * size[0] + 2.0))
+    for column, quantity in enumerate(quantities):
+        signed, maps = quantity == COPYING, torch.full((2, *size), torch.nan)
+        for row in table.select(quantity=quantity):
+            assert row.null is not None
+            maps[:, row.layer, row.head] = torch.tensor([row.value, row.null.high])
+        for ax, values in zip(panels[column :: len(quantities)], maps.numpy()):
+            heatmap(ax, values, bar=False, vmin=-signed, vmax=1, cmap="RdBu_r" if signed else "viridis")
+            for place, value in np.ndenumerate(values if values.size <= 64 else values[:0]):
+                dark = abs(value) > 0.7 if signed else value < 0.6
+                ax.text(*place[::-1], f"{value:.2f}", ha="center", va="center", fontsize=6.5, color="white" if dark else "black")
+        panels[column].set_title(quantity.replace(" to the ", " to\nthe "))
+        panels[column + len(quantities)].set(title="largest null", xlabel="head")
+    for ax in panels[:: len(quantities)]:
+        ax.set_ylabel("layer")
     return figure
 
 

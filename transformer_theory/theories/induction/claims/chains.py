@@ -83,8 +83,7 @@ CHAINS = (
     Claim(
         id="induction/bigram-is-bayes",
         statement=r"For chains with Dirichlet(1) rows the rule $(c_{xy} + 1)/(c_x + k)$ is the posterior predictive "
-        r"distribution, so no predictor "
-        "has a smaller expected loss.",
+        "distribution, so no predictor has a smaller expected loss.",
         measures="largest difference from the ratio of marginal probabilities",
         source=SOURCE,
         assumptions=(PRIOR, "3 states, sequences of 12"),
@@ -95,8 +94,7 @@ CHAINS = (
     Claim(
         id="induction/chain-losses",
         statement=r"The losses $-\sum_y P_{xy} \ln q_y$ of the three strategies on sampled chains are their exact "
-        r"expectations, summed over all "
-        "sequences.",
+        "expectations, summed over all sequences.",
         measures="largest distance of a sampled mean from the exact one, in standard errors",
         source=OWN,
         assumptions=(PRIOR, "3 states, the last of 7; 20,000 chains"),

@@ -1,23 +1,19 @@
 """Claims about associative memories: recall, capacity, and the order in which a network stores its memories."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Generator, nn
 
 from ....core.claims import Claim, Evidence
 from ....core.sources import Source
-from ..memory import MEMORIES, capacity, first_steps, memory, predicted_recall, recall, train_memories, unit_vectors
+from ..memory import MEMORIES, capacity, first_steps, measured_recall, predicted_recall, train_memories
 
 SOURCE, OWN = Source("bietti2023birth", status="second-hand"), Source("bietti2023birth", status="own")
 WIDTH, STEPS, EVERY = 128, 110, 2
-SGD_RATE, ADAM_RATE = 20.0, 1e-2
-
-
-def measured_recall(N: int, d: int, generator: Generator) -> float:
-    """Returns the recall of N pairs of random unit vectors in d dimensions."""
-    inputs, outputs = unit_vectors(N, d, generator), unit_vectors(N, d, generator)
-    return recall(memory(inputs, outputs), inputs, outputs, torch.arange(N))
+OPTIMISERS = {"SGD": partial(torch.optim.SGD, lr=20.0), "Adam": partial(torch.optim.Adam, lr=1e-2)}
+ALLOWED = "threshold .03: the formula is up to .015 too small at this width, and the mean of four draws has a standard error of .005"
 
 
 def _recall(generator: Generator, predict: Callable[[int, int], float]) -> Evidence:
@@ -27,7 +23,7 @@ def _recall(generator: Generator, predict: Callable[[int, int], float]) -> Evide
         draws = [measured_recall(N, WIDTH, generator) for _ in range(4)]
         pairs[N] = sum(draws) / len(draws), predict(N, WIDTH)
     detail = {f"recall of {N}": value for N, (value, _) in pairs.items()} | {f"predicted for {N}": value for N, (_, value) in pairs.items()}
-    return Evidence(max(abs(a - b) for a, b in pairs.values()), 0.06, "<=", detail=detail)
+    return Evidence(max(abs(a - b) for a, b in pairs.values()), 0.03, "<=", detail=detail)
 
 
 def _one_to_one(N: int, d: int) -> float:
@@ -45,10 +41,9 @@ def _capacity(generator: Generator, factor: float) -> Evidence:
 
 def _top_down(generator: Generator, optimiser: Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]) -> Evidence:
     """Measures the smallest ratio of the steps at which successive memories, from the top, hold half of the mass."""
-    _, masses = train_memories(optimiser, steps=STEPS, measured=tuple(range(0, STEPS + 1, EVERY)), generator=generator)
+    _, masses = train_memories(optimiser, steps=STEPS, measured=range(0, STEPS + 1, EVERY), generator=generator)
     steps = first_steps(masses)
-    # A memory that is not stored by the end counts as stored at the end. The ratio is then too small, never too large.
-    times = [min(steps[name], float(STEPS)) for name in MEMORIES]
+    times = [min(steps[name], float(STEPS)) for name in MEMORIES]  # a later time would only increase the ratio
     detail = {f"step of {name}": time for name, time in zip(MEMORIES, times)}
     return Evidence(min(times[1] / times[0], times[2] / times[1]), 1.25, ">=", detail=detail)
 
@@ -56,18 +51,19 @@ def _top_down(generator: Generator, optimiser: Callable[[Iterator[nn.Parameter]]
 MEMORY = (
     Claim(
         id="induction/recall",
-        statement=r"A sum of N outer products of random unit vectors recalls the share "
-        r"$E_z \Phi((1 + \sqrt N z/d) / \sqrt{N/d^2 + 2/d})^{N-1}$ of them, with N far above d.",
+        statement=r"A sum of N outer products of random unit vectors recalls the share $E\, P(\|w\| s + s' < r)^{N-1}$ of them, with "
+        r"$r = 1 + \sqrt N z/d$, $\|w\|^2 = r^2 + (N/d^2) \chi^2_{d-1}$ and coordinates s, s' of random unit vectors; N is far above d.",
         measures="largest difference of measured and predicted recall at N = 512, 1024, 2048, mean over four draws",
         source=OWN,
-        assumptions=("random unit vectors, d = 128", "the formula takes scores for Gaussian and independent"),
+        assumptions=("random unit vectors, d = 128", "the formula takes cross terms for Gaussian and scores for independent", ALLOWED),
         check=lambda generator: _recall(generator, predicted_recall),
         control=lambda generator: _recall(generator, _one_to_one),
         control_description="as many pairs as dimensions: d of N are recalled",
     ),
     Claim(
         id="induction/capacity",
-        statement=r"About half of $N = d^2/(2 \ln N)$ pairs are recalled: the capacity of d x d numbers grows as $d^2$, not as d.",
+        statement=r"Of $N = d^2/(2 \ln N)$ pairs about half, between .3 and .7, are recalled: "
+        r"the capacity of d x d numbers grows as $d^2$, not as d.",
         measures="largest distance of the recall from 1/2, over d = 48, 96, 192",
         source=OWN,
         assumptions=("random unit vectors",),
@@ -78,17 +74,15 @@ MEMORY = (
     Claim(
         id="induction/top-down",
         statement=r"Gradient descent from zero stores the three memories of the induction head from the top: the output "
-        r"$W_{O2}$, then the keys "
-        r"$W_{K2}$, then the keys $W_{K1}$ of the previous-token head.",
+        r"$W_{O2}$, then the keys $W_{K2}$, then the keys $W_{K1}$ of the previous-token head.",
         measures="smallest ratio of the steps at which successive memories hold half of the softmax mass",
         source=SOURCE,
         assumptions=(
             "frozen random embeddings; only the three matrices are trained, from zero",
             "16 ids, 32 tokens, 3 triggers, d = 64, SGD with rate 20, 110 batches of 64",
-            "a memory that is not stored by the last step counts as stored there",
         ),
-        check=lambda generator: _top_down(generator, lambda parameters: torch.optim.SGD(parameters, lr=SGD_RATE)),
-        control=lambda generator: _top_down(generator, lambda parameters: torch.optim.Adam(parameters, lr=ADAM_RATE)),
+        check=lambda generator: _top_down(generator, OPTIMISERS["SGD"]),
+        control=lambda generator: _top_down(generator, OPTIMISERS["Adam"]),
         control_description="Adam, whose steps do not depend on the size of the gradient",
     ),
 )

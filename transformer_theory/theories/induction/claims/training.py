@@ -3,41 +3,28 @@
 from functools import lru_cache
 
 import torch
-from torch import Generator, nn
+from torch import Generator
 
 from ....core.claims import Claim, Evidence
 from ....core.sources import Source
-from ..learning import LENGTH, VOCABULARY, chain_curves, copy_accuracy, passed, train_induction
-from ..scores import PREFIX, SCORES, draw_blocks, sequence_scores
+from ..learning import ACCURACY, chain_curves, formation, passed
+from ..scores import PREFIX
 
 OLSSON, EDELMAN = "olsson2022incontext", "edelman2024evolution"
 STEPS, EVERY = 400, 50
-ACCURACY, MATCHING = 0.99, 0.95
+GOOD_ACCURACY, GOOD_PREFIX = 0.99, 0.95
 REPEATED = "32 ids, repeated patterns of 6 to 16 ids, attention and LayerNorm, width 64, two heads per layer, Adam"
 CHAINS = "3 states, chains of 64, attention only, width 32, one head per layer, 600 batches of 64, Adam"
 
 
-def formation(layers: int, seed: int, *, steps: int = STEPS, every: int = EVERY) -> dict[int, tuple[float, float]]:
-    """Trains a network and returns copy accuracy and prefix matching of its best head by step, on blocks of 16 ids."""
-    generator = torch.Generator().manual_seed(seed)
-    ids, _ = draw_blocks(128, length=LENGTH // 2, vocabulary=VOCABULARY, generator=generator)
-    values: dict[int, tuple[float, float]] = {}
-
-    def measure(step: int, model: nn.Module) -> None:
-        best = sequence_scores(model, ids)[SCORES.index(PREFIX)].mean(0).max()
-        values[step] = copy_accuracy(model, ids), float(best)
-
-    train_induction(layers, steps=steps, generator=generator, norm=True, measured=range(0, steps + 1, every), measure=measure)
-    return values
-
-
 @lru_cache(maxsize=64)
 def _formed(layers: int, seed: int) -> Evidence:
-    values = formation(layers, seed)
+    values = formation(layers, torch.Generator().manual_seed(seed), steps=STEPS, every=EVERY)
     # Smaller of the two numbers, each relative to its target; the best measured step counts.
-    step, (accuracy, prefix) = max(values.items(), key=lambda item: min(item[1][0] / ACCURACY, item[1][1] / MATCHING))
-    detail = {"accuracy": accuracy, "prefix matching": prefix, "step": step}
-    return Evidence(min(accuracy / ACCURACY, prefix / MATCHING), 1.0, ">=", detail=detail)
+    ratios = {step: min(each[ACCURACY] / GOOD_ACCURACY, each[PREFIX] / GOOD_PREFIX) for step, each in values.items()}
+    step = max(ratios, key=lambda number: ratios[number])
+    detail = {"accuracy": values[step][ACCURACY], PREFIX: values[step][PREFIX], "step": step}
+    return Evidence(ratios[step], 1.0, ">=", detail=detail)
 
 
 def _closed(generator: Generator, layers: int) -> Evidence:

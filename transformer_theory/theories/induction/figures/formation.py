@@ -7,23 +7,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import torch
-from torch import nn
-from torch.nn import functional
-
 from ....core.experiment import RandomExperiment, setting
 from ....core.measurement import Measurement
 from ....core.plotting import axes, caption, label_ends, line, null_band, shades, style, text_figure
 from ....core.result import Result
 from ....core.sources import Source
-from ..learning import LENGTH, VOCABULARY, copy_accuracy, train_induction
-from ..scores import PREFIX, PREVIOUS, SCORES, draw_blocks, sequence_scores, uniform_score
+from ..learning import ACCURACY, LENGTH, LOSS, formation
+from ..scores import PREFIX, PREVIOUS, uniform_score
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME, SOURCE = "induction", Source("olsson2022incontext", "Argument 1", "own")
-ACCURACY, LOSS = "share of the second block that is predicted", "loss of the second block"
 KINDS = {"two layers": 2, "one layer": 1}
 
 
@@ -45,25 +40,13 @@ class Formation(RandomExperiment):
 
     def measure(self) -> Iterator[Measurement]:
         """Yields four quantities of both networks at each measured step."""
-        rows: list[Measurement] = []
         for kind, layers in KINDS.items():
-            generator = self.generator()
-            ids, _ = draw_blocks(self.blocks, length=LENGTH // 2, vocabulary=VOCABULARY, generator=generator)
-
-            def callback(step: int, model: nn.Module, kind: str = kind, ids: torch.Tensor = ids) -> None:
-                best = sequence_scores(model, ids).mean(1).amax(-1).tolist()
-                half = LENGTH // 2
-                loss = functional.cross_entropy(model(ids)[:, half:-1].flatten(0, 1), ids[:, half + 1 :].flatten())
+            curves = formation(layers, self.generator(), steps=self.steps, every=self.every, blocks=self.blocks)
+            for step, values in curves.items():
                 columns = {"setting": kind, "step": step, "n": self.blocks, "source": SOURCE}
-                rows.append(Measurement(NAME, "figure", ACCURACY, copy_accuracy(model, ids), unit="share", **columns))
-                rows.append(Measurement(NAME, "figure", LOSS, float(loss), unit="nats", **columns))
-                for quantity in (PREFIX, PREVIOUS):
-                    value = best[SCORES.index(quantity)]
-                    rows.append(Measurement(NAME, "figure", f"{quantity}, best head", value, unit="share", **columns))
-
-            measured = sorted({*range(0, self.steps + 1, self.every), self.steps})
-            train_induction(layers, steps=self.steps, generator=generator, norm=True, measured=measured, measure=callback)
-        yield from rows
+                for quantity, value in values.items():
+                    name = f"{quantity}, best head" if quantity in (PREFIX, PREVIOUS) else quantity
+                    yield Measurement(NAME, "figure", name, value, unit="nats" if quantity == LOSS else "share", **columns)
 
     @style()
     def plot(self, result: Result) -> "Figure":
@@ -87,8 +70,8 @@ class Formation(RandomExperiment):
         label_ends(panels[1])
         caption(
             figure,
-            "Blocks of 16 different ids that occur twice; loss and share concern the second block. Right: prefix "
-            "matching (solid) and attention "
-            "to the previous token (dotted) of the head that has most of it; grey: uniform attention. Training on patterns of 6 to 16 ids.",
+            "Blocks of 16 different ids that occur twice; loss and share concern the second block. Right: prefix matching (solid) and "
+            "attention to the previous token (dotted) of the head that has most of it; grey: prefix matching of uniform attention, chance "
+            "for the solid lines only. Training on patterns of 6 to 16 ids.",
         )
         return figure

@@ -7,25 +7,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import torch
-
 from ....core.experiment import RandomExperiment, setting
 from ....core.measurement import Measurement
 from ....core.plotting import axes, caption, label_ends, line, shades, style, text_figure
 from ....core.result import Result
 from ....core.sources import Source
-from ..claims.memories import ADAM_RATE, SGD_RATE, measured_recall
-from ..memory import MEMORIES, capacity, predicted_recall, train_memories
+from ..claims.memories import OPTIMISERS
+from ..memory import MEMORIES, capacity, measured_recall, predicted_recall, train_memories
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME, SOURCE = "induction", Source("bietti2023birth", status="own")
 RECALL, MASS = "recall of a memory", "softmax mass on the right answer"
-OPTIMISERS = {
-    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=SGD_RATE),
-    "Adam": lambda parameters: torch.optim.Adam(parameters, lr=ADAM_RATE),
-}
 
 
 @dataclass(frozen=True)
@@ -52,8 +46,8 @@ class Memories(RandomExperiment):
                 value, predicted = measured_recall(N, d, generator), predicted_recall(N, d)
                 yield Measurement(NAME, "figure", RECALL, value, unit="share", predicted=predicted, setting=f"d = {d}", n=N, source=SOURCE)
         for kind, optimiser in OPTIMISERS.items():
-            measured = sorted({*range(0, self.steps + 1, 2), self.steps})
-            _, masses = train_memories(optimiser, steps=self.steps, measured=tuple(measured), generator=self.generator())
+            measured = {*range(0, self.steps + 1, 2), self.steps}
+            _, masses = train_memories(optimiser, steps=self.steps, measured=measured, generator=self.generator())
             for step, values in masses.items():
                 for name in MEMORIES:
                     yield Measurement(NAME, "figure", MASS, values[name], unit="share", setting=f"{kind}, {name}", step=step, source=SOURCE)
@@ -79,8 +73,7 @@ class Memories(RandomExperiment):
         label_ends(panels[2])
         caption(
             figure,
-            "Left: share of N random outer products in d dimensions that are recalled; lines: formula, dots: one draw. "
-            "Right: softmax mass on "
-            "the right answer of the output of layer 2, its keys, and the keys of layer 1. Dashed: one half.",
+            "Left: share of N random outer products in d dimensions that are recalled; lines: formula, dots: one draw. Right: softmax "
+            "mass on the right answer of the output of layer 2, its keys, and the keys of layer 1. Dashed: one half.",
         )
         return figure

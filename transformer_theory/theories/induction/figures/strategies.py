@@ -68,17 +68,15 @@ class Strategies(RandomExperiment):
         for ax, kind in zip(panels[1:], KINDS):
             for name, tint in tints.items():
                 rows = result.select(quantity=DIVERGENCE, setting=f"{kind}, {name}")
-                line(
-                    ax, [1 + step for step in rows.column("step")], rows.column("value"), color=tint, label=name if ax is panels[2] else ""
-                )
+                steps, label = [1 + step for step in rows.column("step")], name if ax is panels[2] else ""
+                line(ax, steps, rows.column("value"), color=tint, label=label)
             ax.set(xlabel="step + 1", xscale="log", title=f"KL, {kind}", ylim=(0, 0.2))
         panels[0].set(xlabel="step + 1", xscale="log", title="loss, nats", ylim=(None, 1.17))
         label_ends(panels[2])
         caption(
             figure,
             "Chains of 3 states with random transition matrices. Left: loss with one layer (dotted) and two (solid); dashed lines: the "
-            "strategies uniform, unigram and bigram from the top, on the same chains. Right: Kullback-Leibler divergence "
-            "of the network from "
-            "each strategy, nats.",
+            "strategies uniform, unigram and bigram from the top, on the same chains. Right: Kullback-Leibler divergence of the network "
+            "from each strategy, nats.",
         )
         return figure

@@ -5,7 +5,9 @@ from . import Mutant
 CONTEXT = "theories.in_context"
 MUTANTS = (
     # Steps of descent.
-    Mutant(f"{CONTEXT}.descent.LinearAttentionGD.heads", "self.eta / N * eye", "self.eta * eye", "dropped factor", "a step without 1/N"),
+    Mutant(
+        f"{CONTEXT}.descent.LinearAttentionGD.heads", "self.eta / N * label", "self.eta * label", "dropped factor", "a step without 1/N"
+    ),
     Mutant(
         f"{CONTEXT}.descent.LinearAttentionGD.heads",
         "label[d, :d] = self.initial",
@@ -15,8 +17,8 @@ MUTANTS = (
     ),
     Mutant(
         f"{CONTEXT}.descent.LinearAttentionGD.heads",
-        "inputs, -inputs, self.gamma",
-        "inputs, inputs, self.gamma",
+        "inputs, -self.gamma",
+        "inputs, self.gamma",
         "flipped sign",
         "GD++ upwards",
     ),
@@ -37,12 +39,16 @@ MUTANTS = (
     # The best step.
     Mutant(f"{CONTEXT}.preconditioned.gamma", "(1 + 1 / N) * covariance", "covariance", "missing term", "Gamma without 1/N"),
     Mutant(f"{CONTEXT}.preconditioned.gamma", "(covariance.trace() + noise) / N", "noise / N", "missing term", "Gamma without the trace"),
-    Mutant(f"{CONTEXT}.preconditioned.second_moment", "2 * square + ", "square + ", "wrong factor", "half of the first term of Q"),
+    Mutant(f"{CONTEXT}.preconditioned.gaussian_fourth", "2 * covariance @", "covariance @", "wrong factor", "half of the first term of Q"),
     Mutant(
         f"{CONTEXT}.preconditioned.second_moment", "+ noise / N * covariance", "+ noise * covariance", "dropped factor", "noise without 1/N"
     ),
     Mutant(
-        f"{CONTEXT}.preconditioned.second_moment", "(1 - 1 / N) * square", "square", "missing term", "pairs that include equal examples"
+        f"{CONTEXT}.preconditioned.second_moment",
+        "(1 - 1 / N) * covariance @",
+        "covariance @",
+        "missing term",
+        "pairs that include equal examples",
     ),
     Mutant(
         f"{CONTEXT}.preconditioned.preconditioner",
@@ -77,12 +83,11 @@ MUTANTS = (
         "missing term",
         "a link without end",
     ),
-    Mutant(f"{CONTEXT}.statistics.SoftThreshold.__call__", "= -self.threshold", "= self.threshold", "flipped sign", "a threshold upwards"),
+    Mutant(f"{CONTEXT}.statistics.soft_threshold", "= -threshold", "= threshold", "flipped sign", "a threshold upwards"),
     Mutant(
         f"{CONTEXT}.statistics.select", "(-losses / temperature)", "(-temperature * losses)", "wrong factor", "the temperature upside down"
     ),
     # The dual form.
-    Mutant(f"{CONTEXT}.dual.update_matrix", "values.mT @ keys", "keys.mT @ values", "swapped function", "the transposed update"),
     Mutant(
         f"{CONTEXT}.dual.dual_part", "return centred / count", "return kept / count", "missing projection", "scores that are not centred"
     ),

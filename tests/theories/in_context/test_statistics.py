@@ -11,7 +11,6 @@ from transformer_theory.theories.in_context.prompts import Prompts, gaussian_inp
 from transformer_theory.theories.in_context.references import many_steps, ridge
 from transformer_theory.theories.in_context.statistics import (
     Slots,
-    SoftThreshold,
     extreme_eigenvalues,
     lasso_transformer,
     link_error,
@@ -21,7 +20,7 @@ from transformer_theory.theories.in_context.statistics import (
     ridge_transformer,
     run,
     select,
-    selection_slack,
+    soft_threshold,
 )
 
 
@@ -37,7 +36,7 @@ def test_all_tokens_carry_the_same_estimate():
     slots, drawn = Slots(5), prompts()
     tokens = slots.tokens(drawn)
     for _ in range(4):
-        tokens = tokens + sum(head(tokens) for head in residual_heads(slots, 0.2, 20))
+        tokens = tokens + sum(head(tokens) for head in residual_heads(slots, 0.2, 20)) / 21
     estimates = tokens[:, :, 6:11]
     assert_close(estimates, estimates[:, -1:].expand_as(estimates), rtol=0, atol=1e-15)
     unchanged = [*range(6), 11, 12]
@@ -65,14 +64,22 @@ def test_the_printed_bound_of_ridge_holds():
 def test_the_query_does_not_count():
     drawn = prompts()
     others = replace(drawn, query=100 * drawn.query)
-    assert_close(ridge_transformer(drawn, 0.1, 20, eta=0.2)[0], ridge_transformer(others, 0.1, 20, eta=0.2)[0], rtol=1e-9, atol=1e-9)
+    for model in (ridge_transformer, lasso_transformer):
+        assert_close(model(drawn, 0.1, 20, eta=0.2)[0], model(others, 0.1, 20, eta=0.2)[0], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("labels", "query"), [(1e9, 1.0), (1.0, 1e9), (1e-9, 1e-9)])
+def test_ridge_is_exact_at_any_scale(labels, query):
+    drawn = prompts()
+    scaled = replace(drawn, y=labels * drawn.y, query=query * drawn.query)
+    assert_close(ridge_transformer(scaled, 0.1, 400)[1], ridge(scaled, 0.1), rtol=1e-6, atol=0)
 
 
 def test_the_mlp_is_the_soft_threshold():
     slots = Slots(2)
     tokens = torch.zeros(1, 1, slots.width, dtype=torch.float64)
     tokens[..., 3:5], tokens[..., -2] = torch.tensor([0.7, -0.2]), 1.0
-    after = SoftThreshold(slots, 0.3)(tokens)
+    after = soft_threshold(tokens, slots, 0.3)
     assert_close(after[0, 0, 3:5], torch.tensor([0.4, 0.0], dtype=torch.float64))
     assert torch.equal(after[..., :3], tokens[..., :3])
 
@@ -107,7 +114,7 @@ def test_the_link_is_interpolated():
     tokens[0, 0] = torch.tensor([1.0, 0.0, 1.5, 1.0, 1.0])  # x = 1, y = 0, w = 1.5, an example
     tokens[0, 1] = torch.tensor([0.0, 0.0, 1.5, 1.0, 0.0])
     knots = torch.linspace(-8, 8, 33, dtype=torch.float64)
-    added = sum(head(tokens) for head in link_heads(slots, 1.0, 1, knots))[0, 0, 2]
+    added = sum(head(tokens) for head in link_heads(slots, 1.0, 1, knots))[0, 0, 2] / 2
     assert float(added) == pytest.approx(-float(torch.sigmoid(torch.tensor(1.5))), abs=2e-3)  # 1.5 is a knot
 
 
@@ -115,7 +122,7 @@ def test_selection_weighs_by_the_losses():
     drawn, temperature = prompts(40), 0.05
     weights, losses, answers = select(drawn, (0.01, 1.0), layers=80, held_out=8, temperature=temperature)
     assert_close(weights, (-losses / temperature).softmax(1))
-    assert float(((weights * losses).sum(1) - losses.min(1).values).max()) <= selection_slack(temperature, 2)
+    assert float(((weights * losses).sum(1) - losses.min(1).values).max()) <= temperature * math.log(2)
     training = Prompts(drawn.x[:, :12], drawn.y[:, :12], drawn.query, drawn.target)
     assert_close(answers[:, 1], ridge(training, 1.0), rtol=1e-6, atol=1e-6)
 
@@ -129,6 +136,12 @@ def test_selection_weighs_by_the_losses():
         (lambda: logistic_transformer(prompts(), 0.1, 5, knots=1), "knots must be at least 2, got 1"),
         (lambda: select(prompts(), (0.1,), held_out=20, temperature=0.1), "held_out must leave examples .* between 1 and 19, got 20"),
         (lambda: select(prompts(), (0.1,), held_out=5, temperature=0.0), "temperature must be positive"),
+        (lambda: select(prompts(), (), held_out=5, temperature=0.1), "expected at least one strength, got none"),
+        (lambda: ridge_transformer(prompts(), 0.1, 5, eta=9.0), r"expected a step eta in \(0, .*\], .* got 9.0"),
+        (lambda: lasso_transformer(replace(prompts(), x=0 * prompts().x), 0.1, 5), "expected inputs that are not zero"),
+        (lambda: logistic_transformer(prompts(), 0.1, 5), "expected labels y of 0 and 1"),
+        (lambda: logistic_transformer(prompts(), math.nan, 5), "eta must be positive"),
+        (lambda: run(prompts(), residual_heads(Slots(5), 50.0, 20), 200), "expected answers below 5e.99, got .*; .* smaller step"),
     ],
 )
 def test_bad_input(call, message):

@@ -1,6 +1,7 @@
 """Steps of descent in attention and the best preconditioned step: autograd, brute force, and numbers computed before the library."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,8 +10,8 @@ from torch.testing import assert_close
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories.in_context.claims.layers import SPECTRUM
 from transformer_theory.theories.in_context.descent import LinearAttentionGD, plus_plus_answers
-from transformer_theory.theories.in_context.dual import affine_residual, dual_part, linear_attention, update_matrix
-from transformer_theory.theories.in_context.learning import AttentionRegression, train_attention
+from transformer_theory.theories.in_context.dual import affine_residual, dual_part
+from transformer_theory.theories.in_context.learning import AttentionRegression, RegressionDecoder, train_attention, train_on_functions
 from transformer_theory.theories.in_context.preconditioned import (
     answers_cosine,
     fourth_moment,
@@ -20,7 +21,7 @@ from transformer_theory.theories.in_context.preconditioned import (
     risk,
     second_moment,
 )
-from transformer_theory.theories.in_context.prompts import FUNCTIONS, function_prompts, gaussian_inputs, linear_prompts
+from transformer_theory.theories.in_context.prompts import FUNCTIONS, Prompts, function_prompts, gaussian_inputs, linear_prompts
 from transformer_theory.theories.in_context.references import (
     answers_of,
     compare_predictors,
@@ -192,7 +193,6 @@ def test_slope_and_comparison():
 
 def test_the_dual_form():
     q, k, v = (torch.randn(m, 4, generator=generator(), dtype=torch.float64) for m in (9, 7, 7))
-    assert_close(linear_attention(q, k, v), q @ update_matrix(k, v).mT)
     scores = 1e-4 * q @ k.mT
     exact = scores.softmax(-1) @ v - v.mean(0)
     assert float((exact - dual_part(scores, v)).norm() / exact.norm()) < 1e-3  # of the order of the scores
@@ -200,6 +200,19 @@ def test_the_dual_form():
     mask = torch.ones(9, 7, dtype=torch.bool)
     mask[:, 5:] = False
     assert_close(dual_part(scores, v, mask), dual_part(scores[:, :5], v[:5]))
+
+
+def test_the_lipschitz_constant_of_softmax_regression():
+    """The largest norm of the Jacobian over logits of norm at most 1; it is the constant in x and in A for matrices of norm at most 1."""
+    drawn = torch.randn(100, 8, generator=generator(), dtype=torch.float64).requires_grad_()
+    optimiser, norms = torch.optim.Adam([drawn], lr=0.05), torch.zeros(1)
+    for _ in range(300):
+        p = (drawn / drawn.norm(dim=1, keepdim=True).clamp(min=1)).softmax(1)
+        norms = torch.linalg.eigvalsh(torch.diag_embed(p) - p[:, :, None] * p[:, None])[:, -1]
+        optimiser.zero_grad()
+        (-norms.sum()).backward()
+        optimiser.step()
+    assert float(norms.detach().max()) == pytest.approx(0.2371, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -225,6 +238,37 @@ def test_functions_have_values_of_their_class(name):
         (lambda: linear_prompts(2, 3, gaussian_inputs(SPECTRUM), noise=-1, generator=generator()), "noise must be a variance"),
         (lambda: function_prompts("cubic", 2, 3, 2, generator=generator()), "functions must be one of 'linear', .* got 'cubic'"),
         (lambda: LinearAttentionGD(0.1, 0), "steps must be at least 1, got 0"),
+        (lambda: LinearAttentionGD(math.nan), "eta must be positive and finite, got nan"),
+        (lambda: LinearAttentionGD(0.1, gamma=math.nan), "gamma must be a step of at least 0, got nan"),
+        (lambda: LinearAttentionGD(0.1, gamma=0.1, initial=torch.ones(5)), "expected zero initial weights with gamma > 0"),
+        (lambda: LinearAttentionGD(0.1, initial=torch.ones(3))(prompts(2)), r"expected initial weights \[5\], got \[3\]"),
+        (lambda: LinearAttentionGD(50.0, 200)(prompts(2)), "got eta = 50.0, which diverges; take a smaller one"),
+        (lambda: Prompts(torch.ones(2, 3, 4), torch.ones(2, 2), torch.ones(2, 4), torch.ones(2)), r"expected x \[n, N, d\], .* \(2, 2\)"),
+        (lambda: Prompts(torch.ones(2, 0, 4), torch.ones(2, 0), torch.ones(2, 4), torch.ones(2)), "pass at least one example"),
+        (lambda: replace(prompts(2), y=math.nan * torch.ones(2, N)), "y must be finite, got 40 NaN"),
+        (lambda: gaussian_inputs(torch.tensor([1.0, -1.0])), r"expected eigenvalues \[d\] of at least 0"),
+        (lambda: gaussian_inputs(COVARIANCE), r"expected eigenvalues \[d\] of at least 0, got \[5, 5\]"),
+        (
+            lambda: linear_prompts(2, 3, lambda shape, g: torch.ones(7), generator=generator()),
+            r"inputs must return x \[2, 4, d\], got \[7\]",
+        ),
+        (lambda: fourth_moment(torch.ones(0, 3)), r"expected samples \[..., d\], got \[0, 3\]"),
+        (lambda: preconditioner(torch.ones(2, 3).double(), 5), r"expected covariance as a float64 matrix \[d, d\], got .* \[2, 3\]"),
+        (lambda: preconditioner(torch.eye(2), 5), "expected covariance as a float64 matrix .*, got torch.float32"),
+        (lambda: preconditioner(COVARIANCE, 5, fourth=math.nan * COVARIANCE), "fourth must be finite"),
+        (lambda: preconditioner(COVARIANCE, 5, fourth=0 * COVARIANCE), "fourth must be positive"),
+        (lambda: preconditioner(COVARIANCE, 5, fourth=EYE[:3, :3]), r"expected fourth as a float64 matrix \[d, d\], got .* \[3, 3\]"),
+        (lambda: risk(EYE[:3, :3], COVARIANCE, 5), r"expected a float64 matrix G \[5, 5\], got .* \[3, 3\]"),
+        (lambda: one_step(prompts(2), EYE[:1, :1]), r"expected a float64 matrix G \[5, 5\], got .* \[1, 1\]"),
+        (lambda: compare_predictors(prompts(4).target, {"zero": torch.zeros(4).double()}), "a cosine needs finite, non-zero vectors"),
+        (lambda: slope_on_step(lambda tokens: tokens[:, 0, 0], prompts(1), EYE), "the null needs at least 2 prompts, got 1"),
+        (lambda: slope_on_step(lambda tokens: tokens[:, 0, 0], prompts(2), 0 * EYE), "expected a reference with answers"),
+        (lambda: slope_on_step(lambda tokens: tokens[:, 0, 0] / 0, prompts(2), EYE), "the model must return finite answers"),
+        (lambda: slope_on_step(lambda tokens: tokens.absent, prompts(2), EYE), r"the model must take float tokens .* 'absent'"),
+        (lambda: train_attention(lambda g: prompts(4), 3, steps=2, generator=generator()), "expected tokens of width d . 1 = 4, got 6"),
+        (lambda: train_on_functions("linear", d=2, N=0, steps=1, generator=generator()), "N must be at least 1, got 0"),
+        (lambda: train_on_functions("linear", d=2, N=3, steps=1, depth=0, generator=generator()), "depth must be at least 1, got 0"),
+        (lambda: RegressionDecoder(0), "width must be at least 1, got 0"),
         (lambda: gamma(COVARIANCE, 0), "N must be at least 1, got 0"),
         (lambda: gamma(COVARIANCE, 5, noise=math.inf), "noise must be a variance of at least 0, got inf"),
         (lambda: preconditioner(torch.ones(2, 2).double(), 5), "covariance must be positive, got the eigenvalue .*; project"),

@@ -11,7 +11,7 @@ from ...core.sources import Source
 from ...core.theory import Theory
 from .claims import CLAIMS
 from .descent import LinearAttentionGD
-from .dual import dual_part, linear_attention
+from .dual import dual_part
 from .figures import EXPERIMENTS
 from .in_networks import IN_NETWORKS, DualShare, InContextScore, own_context, repeated_context
 from .ladder import LADDER
@@ -66,7 +66,6 @@ __all__ = [
     "gamma",
     "gaussian_inputs",
     "lasso_transformer",
-    "linear_attention",
     "linear_prompts",
     "logistic_transformer",
     "one_step",

@@ -12,18 +12,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 
-def update_matrix(keys: Float[Tensor, "*b k p"], values: Float[Tensor, "*b k v"]) -> Float[Tensor, "*b v p"]:
-    """Computes the update of the weights, the sum of v_j k_j^T, ``[*b, v, p]``."""
-    return values.mT @ keys
-
-
-def linear_attention(
-    queries: Float[Tensor, "*b q p"], keys: Float[Tensor, "*b k p"], values: Float[Tensor, "*b k v"]
-) -> Float[Tensor, "*b q v"]:
-    """Computes attention without normalisation, the sum of (k_j^T q) v_j, ``[*b, q, v]``."""
-    return queries @ keys.mT @ values
-
-
 def dual_part(
     scores: Float[Tensor, "*b q k"], values: Float[Tensor, "*b k v"], mask: Bool[Tensor, "*#b q k"] | None = None
 ) -> Float[Tensor, "*b q v"]:

@@ -2,7 +2,8 @@ r"""Learning in context in trained networks: how affine their attention is, and 
 
 * *Dual share*, for each head of any network: the squared cosine of the heads' outputs, without the mean of the values, with
   :func:`.dual_part`, the first order in the scores, over all queries. It is 1 where attention is the update of a linear layer. The null
-  exchanges the scores of the queries.
+  exchanges the scores of the queries, and keeps what all queries share: where a bias of the keys dominates, it nearly equals the value.
+  Biases that are added to the products of queries and keys, as in ALiBi, are not counted as scores.
 * *In-context score*, for models of ids: the loss (nats) of the same tokens late in a sequence minus early. A sequence is cut into a context
   C and a block B, the last quarter; the model reads C B and B C. For the null, C is the context of another sequence: what remains is the
   effect of position and of any context. :cite:t:`olsson2022incontext` compare token 500 with token 50 of different text; here the tokens
@@ -13,6 +14,7 @@ Source: :cite:t:`dai2023why`, :cite:t:`olsson2022incontext`.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -25,13 +27,13 @@ from ...core.metric import ActivationKind, Activations, Metric
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, permutations
 from ...core.theory import InNetworks, Response
+from ...core.validation import integers
 from .dual import dual_part
 from .references import NAME
 
 DUAL, SCORE = "dual share of attention outputs", "in-context score"
 NULL_KIND, OTHER_CONTEXTS = "scores of other queries", "contexts of other sequences"
-SHORTEST, SEQUENCES, DRAWS = 8, 16, 4  # tokens of a sequence; sequences and null draws of a response
-IGNORED = -100
+SHORTEST, SEQUENCES, DRAWS, IGNORED = 8, 16, 4, -100  # tokens of a sequence; sequences and draws of a response; label without loss
 
 
 class DualShare(Metric):
@@ -45,7 +47,7 @@ class DualShare(Metric):
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
 
     def update(self, activations: Activations) -> None:
-        """Adds one module; modules whose queries, keys or values are unknown, or have other shapes, are skipped."""
+        """Adds one module; those with unknown queries, keys or values, or fewer heads of keys (grouped queries), are skipped."""
         query, key, value, weights = activations.query, activations.key, activations.value, activations.weights
         if query is None or key is None or value is None or weights is None or query.shape[1] != key.shape[1]:
             return
@@ -121,16 +123,14 @@ class InContextScore(Metric):
 
 def _inputs(context: Tensor, block: Tensor, generator: Generator, draws: int) -> dict[str, Any]:
     """Returns the sequences C B and B C with the targets of the block, and the same with contexts of other sequences."""
+    integers(minimum=0, draws=draws)
     n, size, seq = len(block), block.shape[1], context.shape[1] + block.shape[1]
     targets = torch.full((2 * n, seq), IGNORED)
     targets[:n, seq - size : seq - 1] = targets[n:, : size - 1] = block[:, 1:]  # the first token of the block has no context in B C
-
-    def arranged(contexts: Tensor) -> Tensor:
-        both = torch.cat([contexts, block], dim=1), torch.cat([block, contexts], dim=1)
-        return torch.cat(both)
-
     shifts = 1 + torch.randperm(n - 1, generator=generator)[:draws]
-    return {"value": arranged(context), "null": [arranged(context.roll(int(shift), 0)) for shift in shifts], "targets": targets}
+    contexts = (context, *(context.roll(int(shift), 0) for shift in shifts))
+    value, *null = (torch.cat([torch.cat([each, block], dim=1), torch.cat([block, each], dim=1)]) for each in contexts)
+    return {"value": value, "null": null, "targets": targets}
 
 
 def _fitting(data: Int[Tensor, "n seq"], limits: Mapping[str, int], sequences: int) -> Int[Tensor, "kept length"]:
@@ -139,12 +139,14 @@ def _fitting(data: Int[Tensor, "n seq"], limits: Mapping[str, int], sequences: i
     Raises:
         ValueError: the data are no ids, or there are too few sequences or tokens.
     """
-    if data.is_floating_point() or data.ndim != 2:
+    if data.is_floating_point() or data.dtype == torch.bool or data.ndim != 2:
         raise ValueError(f"the in-context score needs ids [n, seq], got {data.dtype} {list(data.shape)}; pass ids of a language model")
     length = min(data.shape[1], limits.get("length", data.shape[1]))
     data = data[: min(sequences, limits.get("sequences", len(data))), :length]
     if len(data) < 2 or length < SHORTEST:
         raise ValueError(f"the in-context score needs 2 sequences of {SHORTEST} ids, got {len(data)} of {length}; pass more or longer ones")
+    if int(data.min()) < 0:
+        raise ValueError(f"ids must be at least 0, got {int(data.min())}; recode the ids")
     if (vocabulary := limits.get("vocabulary")) is not None and int(data.max()) >= vocabulary:
         raise ValueError(f"ids must lie below the vocabulary, {vocabulary}, got {int(data.max())}; recode the ids")
     return data
@@ -159,10 +161,10 @@ def own_context(
         data: ids of the user, at least two sequences of 8 tokens.
         limits: "length", "sequences" and "vocabulary" of the model.
         generator: draws the contexts of the null.
-        draws: number of draws of the null.
+        draws: largest number of draws of the null; n sequences give at most n - 1.
         sequences: number of sequences; None: all.
     Raises:
-        ValueError: the data are no ids, or there are too few sequences or tokens.
+        ValueError: the data are no ids, or there are too few sequences or tokens, or the number of draws is negative.
     """
     data = _fitting(data, limits, len(data) if sequences is None else sequences)
     size = data.shape[1] // 4
@@ -185,11 +187,6 @@ def repeated_context(data: Int[Tensor, "n seq"], limits: Mapping[str, int], gene
     return _inputs(torch.cat([filler, blocks], dim=1).to(data.dtype), blocks.to(data.dtype), generator, draws)
 
 
-def own(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
-    """Returns the inputs of :func:`own_context` for up to 16 sequences ``[n, seq]``."""
-    return own_context(data, limits, generator, sequences=SEQUENCES)
-
-
 def score() -> tuple[InContextScore, ...]:
     """Returns the metric of the responses."""
     return (InContextScore(),)
@@ -200,7 +197,7 @@ IN_NETWORKS = InNetworks(
     headline=DUAL,
     side=None,
     responses=(
-        Response("own context", own, score, null_kind=OTHER_CONTEXTS, reads="ids"),
+        Response("own context", partial(own_context, sequences=SEQUENCES), score, null_kind=OTHER_CONTEXTS, reads="ids"),
         Response("repeated block", repeated_context, score, null_kind=OTHER_CONTEXTS, reads="ids"),
     ),
 )

@@ -1,4 +1,4 @@
-"""Inputs of regression prompts from the tokens of a data set: the leading principal components, whitened by one common factor.
+"""Inputs of regression prompts from the tokens of a data set: the leading principal components, scaled by one common factor.
 
 Source: :cite:t:`zhang2024trained` for Gaussian inputs; inputs from data are the library's own.
 """
@@ -12,7 +12,6 @@ from torch import Generator, Tensor
 
 from ...core.statistics import fixed_generator
 from ...core.validation import integers
-from .preconditioned import fourth_moment
 
 COMPONENTS, MAX_TOKENS = 6, 20_000
 RANK = 1e-6  # components with a smaller share of the largest variance are left out
@@ -50,11 +49,6 @@ class TokenInputs:
     def covariance(self) -> Float[Tensor, "d d"]:
         """Covariance of the points, a diagonal matrix ``[d, d]`` of trace d."""
         return self.points.mT @ self.points / len(self.points)
-
-    @property
-    def fourth(self) -> Float[Tensor, "d d"]:
-        """The mean of |x|^2 x x^T, ``[d, d]``."""
-        return fourth_moment(self.points)
 
     def draw(self) -> Callable[[tuple[int, ...], Generator], Tensor]:
         """Returns the function ``(shape, generator) -> x [*shape, d]`` for :func:`.linear_prompts`."""

@@ -3,8 +3,8 @@ r"""Prompts whose inputs are the user's tokens: which step one layer of linear a
 Up to six principal components of the tokens are the inputs, drawn with replacement; labels are linear functions with new Gaussian weights
 for each prompt. So the covariance and the moment :math:`Q = E[\|x\|^2 x x^\top]` are exact, and the best matrix, the best step of plain
 descent and their risks follow in closed form (:mod:`.preconditioned`). Then a layer is trained, and its matrix and risk are compared.
-The statement holds for any inputs. What the data decide is how much the best matrix differs from plain descent and from
-:math:`\Gamma^{-1}`, which assumes Gaussian inputs.
+The statement holds for any inputs. The data decide how much the best matrix differs from plain descent and from :math:`\Gamma^{-1}`,
+which assumes Gaussian inputs.
 Source: :cite:t:`zhang2024trained`.
 """
 
@@ -25,7 +25,7 @@ from ...data import TokenData
 from ...maths.linalg import cosine
 from .inputs import TokenInputs
 from .learning import train_attention
-from .preconditioned import answers_cosine, gamma, optimal_step, preconditioner, risk
+from .preconditioned import answers_cosine, fourth_moment, gamma, gaussian_fourth, optimal_step, preconditioner, risk
 from .prompts import Prompts, linear_prompts
 from .references import NAME, answers_of, one_step
 
@@ -36,9 +36,8 @@ SOURCE, OWN = Source("zhang2024trained", "Theorem 4.1", "second-hand"), Source("
 COSINE = "cosine of a trained layer's answers and the best step"
 MATRIX = "cosine of a trained layer's matrix and the best one"
 TRAINED_RISK, BEST_RISK, PLAIN_RISK = "risk of a trained layer", "risk of the best preconditioned step", "risk of the best plain step"
-STEP = "best step of plain descent"
 PLAIN, GAUSSIAN = "cosine of plain descent and the best matrix", "cosine of the matrix for Gaussian inputs and the best one"
-INVERSE = "cosine of the inverse covariance and the best matrix"
+STEP, INVERSE = "best step of plain descent", "cosine of the inverse covariance and the best matrix"
 KURTOSIS = "distance of the fourth moment from that of a Gaussian, relative"
 N, STEPS, BATCH, TESTED, CLOSE = 20, 500, 128, 20_000, 0.1
 
@@ -57,17 +56,17 @@ def measure(problem: TokenInputs, generator: Generator, *, draws: int) -> Iterat
         generator: draws initial weights and prompts.
         draws: not used: the quantities hold for any data, and noise stands beside them.
     """
-    covariance, fourth = problem.covariance, problem.fourth
+    covariance, fourth = problem.covariance, fourth_moment(problem.points)
     # The covariance is diagonal up to rounding, because the points are principal components.
     covariance = torch.diag(covariance.diagonal())
     d = len(covariance)
     best, step = preconditioner(covariance, N, fourth=fourth), optimal_step(covariance, N, fourth=fourth)
     plain = step * torch.eye(d, dtype=torch.float64)
-    square = covariance @ covariance
-    gaussian = 2 * square + covariance.trace() * covariance
+    gaussian = gaussian_fourth(covariance)
     distance = float((fourth - gaussian).norm() / gaussian.norm())
-    verdict = "holds" if distance <= CLOSE else "fails"
-    yield Measurement(NAME, "assumption", KURTOSIS, distance, verdict=verdict, n=len(problem.points), source=SOURCE)
+    yield Measurement(
+        NAME, "assumption", KURTOSIS, distance, verdict="holds" if distance <= CLOSE else "fails", n=len(problem.points), source=SOURCE
+    )
 
     def draw(generator: Generator, n: int = BATCH) -> Prompts:
         return linear_prompts(n, N, problem.draw(), generator=generator)
@@ -78,7 +77,7 @@ def measure(problem: TokenInputs, generator: Generator, *, draws: int) -> Iterat
     value = answers_cosine(found, best, covariance, N, fourth=fourth)
     yield _row(COSINE, value, predicted=1.0, n=len(problem.points), note=note, source=SOURCE)
     yield _row(
-        MATRIX, float(cosine(found, best)), predicted=1.0, note="it counts directions in which the tokens hardly vary, too", source=SOURCE
+        MATRIX, float(cosine(found, best)), predicted=1.0, note="it counts directions in which the tokens hardly vary", source=SOURCE
     )
     for name, other in ((PLAIN, plain), (GAUSSIAN, torch.linalg.inv(gamma(covariance, N))), (INVERSE, torch.linalg.inv(covariance))):
         yield _row(name, float(cosine(other, best)))
@@ -87,8 +86,8 @@ def measure(problem: TokenInputs, generator: Generator, *, draws: int) -> Iterat
     for name, answer in answers:
         errors = (answer - prompts.target).square()
         predicted = risk(plain if name == PLAIN_RISK else best, covariance, N, fourth=fourth)
-        interval = student_interval(errors.tolist())
-        yield _row(name, float(errors.mean()), predicted=predicted, n=TESTED, interval=interval, interval_kind="over samples")
+        columns = {"interval": student_interval(errors.tolist()), "interval_kind": "over samples"}
+        yield _row(name, float(errors.mean()), predicted=predicted, n=TESTED, **columns)
     diagonals = {"best": best, "trained": found, "plain": plain, "gaussian": torch.linalg.inv(gamma(covariance, N))}
     arrays = {name: matrix.diagonal().numpy() for name, matrix in diagonals.items()} | {"eigenvalues": covariance.diagonal().numpy()}
     yield Arrays({f"{NAME}/{name}": np.array(values) for name, values in arrays.items()})

@@ -28,21 +28,24 @@ Square = Float[Tensor, "d d"]
 
 
 def fourth_moment(x: Float[Tensor, "*n d"]) -> Square:
-    """Computes Q, the mean of |x|^2 x x^T, of samples ``[..., d]``; float64 ``[d, d]``."""
+    """Computes Q, the mean of |x|^2 x x^T, of samples ``[..., d]``; float64 ``[d, d]``.
+
+    Raises:
+        ValueError: there are no samples ``[..., d]``.
+    """
+    if x.ndim < 2 or not x.numel():
+        raise ValueError(f"expected samples [..., d], got {list(x.shape)}; pass at least one")
     flat = x.double().flatten(0, -2)
     return (flat * flat.square().sum(-1, keepdim=True)).mT @ flat / len(flat)
 
 
-def gamma(covariance: Square, N: int, *, noise: float = 0.0) -> Square:
-    """Computes Gamma for Gaussian inputs, ``[d, d]``.
+def gaussian_fourth(covariance: Square) -> Square:
+    """Computes Q of a Gaussian from its covariance, ``[d, d]``."""
+    return 2 * covariance @ covariance + covariance.trace() * covariance
 
-    Args:
-        covariance: covariance of the inputs, ``[d, d]``.
-        N: number of examples.
-        noise: variance of the noise.
-    Raises:
-        ValueError: N is below 1, or the covariance is not symmetric and positive.
-    """
+
+def gamma(covariance: Square, N: int, *, noise: float = 0.0) -> Square:
+    """Computes Gamma for Gaussian inputs, ``[d, d]``; for the arguments see :func:`preconditioner`."""
     _check(covariance, N, noise)
     spread = (covariance.trace() + noise) / N
     return (1 + 1 / N) * covariance + spread * torch.eye(len(covariance), dtype=covariance.dtype)
@@ -51,9 +54,10 @@ def gamma(covariance: Square, N: int, *, noise: float = 0.0) -> Square:
 def second_moment(covariance: Square, N: int, *, noise: float = 0.0, fourth: Square | None = None) -> Square:
     """Computes B, the second moment of b over prompts, ``[d, d]``; for the arguments see :func:`preconditioner`."""
     _check(covariance, N, noise)
-    square = covariance @ covariance
-    Q = 2 * square + covariance.trace() * covariance if fourth is None else fourth
-    return Q / N + (1 - 1 / N) * square + noise / N * covariance
+    if fourth is not None:
+        _positive("fourth", fourth, len(covariance))
+    Q = gaussian_fourth(covariance) if fourth is None else fourth
+    return Q / N + (1 - 1 / N) * covariance @ covariance + noise / N * covariance
 
 
 def preconditioner(covariance: Square, N: int, *, noise: float = 0.0, fourth: Square | None = None) -> Square:
@@ -65,7 +69,7 @@ def preconditioner(covariance: Square, N: int, *, noise: float = 0.0, fourth: Sq
         noise: variance of the noise.
         fourth: :func:`fourth_moment` of inputs that are not Gaussian, ``[d, d]``. None: Gaussian inputs.
     Raises:
-        ValueError: N is below 1, or the covariance is not symmetric and positive.
+        ValueError: N is below 1, or a matrix is not symmetric and positive, or of another shape.
     """
     if fourth is None:
         return torch.linalg.inv(gamma(covariance, N, noise=noise))
@@ -75,6 +79,7 @@ def preconditioner(covariance: Square, N: int, *, noise: float = 0.0, fourth: Sq
 def risk(G: Square, covariance: Square, N: int, *, noise: float = 0.0, fourth: Square | None = None) -> float:
     """Computes the mean squared error of the answers x^T G b; for the other arguments see :func:`preconditioner`."""
     B = second_moment(covariance, N, noise=noise, fourth=fourth)
+    check_step(G, len(covariance))
     cross = G @ covariance
     return float((covariance @ (G @ B @ G.mT - cross - cross.mT + torch.eye(len(G), dtype=G.dtype))).trace())
 
@@ -95,14 +100,27 @@ def optimal_step(covariance: Square, N: int, *, noise: float = 0.0, fourth: Squa
     return float((covariance @ covariance).trace() / (covariance @ B).trace())
 
 
+def check_step(G: Tensor, d: int) -> None:
+    """Raises :class:`ValueError` unless G is a matrix of a step for inputs of d coordinates, in float64."""
+    if G.shape != (d, d) or G.dtype != torch.float64:
+        raise ValueError(f"expected a float64 matrix G [{d}, {d}], got {G.dtype} {list(G.shape)}; pass preconditioner(...)")
+
+
 def _check(covariance: Tensor, N: int, noise: float) -> None:
     """Raises :class:`ValueError` unless the covariance ``[d, d]`` is symmetric and positive and the numbers are in range."""
     integers(N=N)
     if not 0 <= noise < math.inf:
         raise ValueError(f"noise must be a variance of at least 0, got {noise}")
-    size = float(covariance.abs().max())
-    if not math.isfinite(size) or not torch.allclose(covariance, covariance.mT, rtol=0, atol=1e-9 * size):
-        raise ValueError("covariance must be finite and symmetric, got another matrix; pass x.mT @ x / len(x)")
-    low = float(torch.linalg.eigvalsh(covariance)[0])
+    _positive("covariance", covariance, len(covariance) if covariance.ndim else 0)
+
+
+def _positive(name: str, matrix: Tensor, d: int) -> None:
+    """Raises :class:`ValueError` unless a matrix is ``[d, d]``, float64, finite, symmetric and positive."""
+    if matrix.shape != (d, d) or not d or matrix.dtype != torch.float64:
+        raise ValueError(f"expected {name} as a float64 matrix [d, d], got {matrix.dtype} {list(matrix.shape)}; pass moments of the inputs")
+    size = float(matrix.abs().max())
+    if not math.isfinite(size) or not torch.allclose(matrix, matrix.mT, rtol=0, atol=1e-9 * size):
+        raise ValueError(f"{name} must be finite and symmetric, got another matrix; pass moments of the inputs")
+    low = float(torch.linalg.eigvalsh(matrix)[0])
     if low <= 1e-12 * size:
-        raise ValueError(f"covariance must be positive, got the eigenvalue {low:.3g}; project the inputs on fewer dimensions")
+        raise ValueError(f"{name} must be positive, got the eigenvalue {low:.3g}; project the inputs on fewer dimensions")

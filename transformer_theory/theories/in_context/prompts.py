@@ -7,31 +7,45 @@ variance :math:`\sigma^2`; the target of the query is :math:`w^\top x` without n
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
-from ...core.validation import integers
+from ...core.validation import as_float64, finite, integers
 
 TREE_DEPTH, HIDDEN = 2, 8
 
 
 @dataclass(frozen=True, eq=False)
 class Prompts:
-    """Prompts of one length.
+    """Prompts of one length, in float64.
 
     Attributes:
         x, y: examples, ``[n, N, d]`` and ``[n, N]``.
         query: inputs to answer, ``[n, d]``.
         target: values of the functions there, ``[n]``.
+
+    Raises:
+        ValueError: shapes do not belong together, there is no example, or an entry is not finite.
+        TypeError: an entry is not a real number.
     """
 
     x: Float[Tensor, "n N d"]
     y: Float[Tensor, "n N"]
     query: Float[Tensor, "n d"]
     target: Float[Tensor, " n"]
+
+    def __post_init__(self):
+        tensors = {name: as_float64(name, getattr(self, name)) for name in ("x", "y", "query", "target")}
+        shapes = [tuple(tensor.shape) for tensor in tensors.values()]
+        x = tensors["x"]
+        if x.ndim != 3 or not x.numel() or shapes[1:] != [x.shape[:2], (len(x), x.shape[2]), (len(x),)]:
+            raise ValueError(f"expected x [n, N, d], y [n, N], query [n, d] and target [n], got {shapes}; pass at least one example")
+        finite(**tensors)
+        for name, tensor in tensors.items():
+            object.__setattr__(self, name, tensor)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -41,30 +55,31 @@ class Prompts:
         r"""The vector :math:`b = \tfrac1N \sum_j y_j x_j` of each prompt, ``[n, d]``."""
         return torch.einsum("nj,njd->nd", self.y, self.x) / self.x.shape[1]
 
-    def tokens(self) -> Float[Tensor, "n tokens width"]:
-        """Returns the tokens (x, y) of the examples and (x, 0) of the query, in float32, ``[n, N + 1, d + 1]``."""
+    def tokens(self, dtype: torch.dtype = torch.float32) -> Float[Tensor, "n tokens width"]:
+        """Returns the tokens (x, y) of the examples and (x, 0) of the query, ``[n, N + 1, d + 1]``."""
         examples = torch.cat([self.x, self.y[..., None]], dim=-1)
         query = torch.cat([self.query, torch.zeros_like(self.target)[:, None]], dim=-1)
-        return torch.cat([examples, query[:, None]], dim=1).float()
+        return torch.cat([examples, query[:, None]], dim=1).to(dtype)
 
     def with_contexts(self, order: Int[Tensor, " n"]) -> "Prompts":
         """Returns the same queries after the examples of other prompts, in the order of ``order``."""
-        return Prompts(self.x[order], self.y[order], self.query, self.target)
+        return replace(self, x=self.x[order], y=self.y[order])
 
 
 def gaussian_inputs(spectrum: Float[Tensor, " d"]) -> Callable[[tuple[int, ...], Generator], Tensor]:
-    """Returns a function that draws x from a Gaussian with a diagonal covariance; ``spectrum`` holds its eigenvalues."""
+    """Returns a function that draws x from a Gaussian with a diagonal covariance; ``spectrum`` holds its eigenvalues.
+
+    Raises:
+        ValueError: the eigenvalues are not a vector of finite numbers of at least 0.
+    """
+    if spectrum.ndim != 1 or not len(spectrum) or not bool(((spectrum >= 0) & (spectrum < math.inf)).all()):
+        raise ValueError(f"expected eigenvalues [d] of at least 0, got {list(spectrum.shape)} with other values or another shape")
     scale = spectrum.double().sqrt()
     return lambda shape, generator: scale * torch.randn(*shape, len(scale), generator=generator, dtype=torch.float64)
 
 
 def linear_prompts(
-    n: int,
-    N: int,
-    inputs: Callable[[tuple[int, ...], Generator], Tensor],
-    *,
-    noise: float = 0.0,
-    generator: Generator,
+    n: int, N: int, inputs: Callable[[tuple[int, ...], Generator], Tensor], *, noise: float = 0.0, generator: Generator
 ) -> Prompts:
     """Draws prompts of linear functions with weights from N(0, I), in float64.
 
@@ -75,14 +90,15 @@ def linear_prompts(
         noise: variance of the noise of the examples.
         generator: draws everything.
     Raises:
-        ValueError: a number is below 1, or the noise is negative.
+        ValueError: a number is below 1, the noise is negative, or the inputs have another shape.
     """
     integers(n=n, N=N)
     if not 0 <= noise < math.inf:
         raise ValueError(f"noise must be a variance of at least 0, got {noise}")
-    x = inputs((n, N + 1), generator)
-    w = torch.randn(n, x.shape[-1], generator=generator, dtype=torch.float64)
-    values = torch.einsum("njd,nd->nj", x, w)
+    x = inputs((n, N + 1), generator).double()
+    if x.ndim != 3 or x.shape[:2] != (n, N + 1):
+        raise ValueError(f"inputs must return x [{n}, {N + 1}, d], got {list(x.shape)}; return one input for each place of the shape")
+    values = _linear(x, generator)
     errors = math.sqrt(noise) * torch.randn(n, N, generator=generator, dtype=torch.float64)
     return Prompts(x[:, :N], values[:, :N] + errors, x[:, N], values[:, N])
 
@@ -94,9 +110,8 @@ def _linear(x: Tensor, generator: Generator) -> Tensor:
 
 def _sparse(x: Tensor, generator: Generator) -> Tensor:
     """Linear functions of two coordinates."""
-    w = torch.randn(len(x), x.shape[-1], generator=generator, dtype=torch.float64)
-    kept = torch.rand(w.shape, generator=generator).argsort(1) < min(2, w.shape[1])
-    return torch.einsum("njd,nd->nj", x, w * kept)
+    kept = torch.rand(len(x), x.shape[-1], generator=generator).argsort(1) < min(2, x.shape[-1])
+    return _linear(x * kept[:, None], generator)
 
 
 def _two_layer(x: Tensor, generator: Generator) -> Tensor:

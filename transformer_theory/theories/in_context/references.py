@@ -6,7 +6,6 @@ Morrison, :math:`P \leftarrow P - P x x^\top P / (1 + x^\top P x)` from :math:`P
 Source: :cite:t:`akyurek2023learning`, :cite:t:`garg2022what`.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -18,17 +17,23 @@ from ...core.measurement import Measurement, Null
 from ...core.sources import Source
 from ...core.statistics import LADDER_DRAWS, permutations
 from ...core.validation import integers, positive
+from ...maths.linalg import cosine
+from .preconditioned import check_step
 from .prompts import Prompts
 
 Answers = Float[Tensor, " n"]
-NAME = "in_context"
-SLOPE = "slope of the answers on one preconditioned step"
-OTHERS = "contexts of other prompts"
+Model = Callable[[Tensor], Tensor] | nn.Module
+NAME, SLOPE, OTHERS = "in_context", "slope of the answers on one preconditioned step", "contexts of other prompts"
 LEAST_NORM = 1e-10  # singular values below this share of the largest count as zero
 
 
 def one_step(prompts: Prompts, G: Float[Tensor, "d d"]) -> Answers:
-    """Computes x^T G b, one step of descent from zero, preconditioned by G ``[d, d]``."""
+    """Computes x^T G b, one step of descent from zero, preconditioned by G ``[d, d]``.
+
+    Raises:
+        ValueError: G has another shape.
+    """
+    check_step(G, prompts.x.shape[2])
     return (prompts.query * (prompts.moment @ G.mT)).sum(1)
 
 
@@ -48,15 +53,20 @@ def least_squares(prompts: Prompts) -> Answers:
     return (prompts.query * w[..., 0]).sum(1)
 
 
-def ridge(prompts: Prompts, strength: float) -> Answers:
-    r"""Computes the answers of the w that minimises :math:`\tfrac{1}{2N} \|X w - y\|^2 + \tfrac\lambda2 \|w\|^2`.
-
-    With :math:`\lambda = \sigma^2 / N` these are the best answers of all for weights from N(0, I).
-    """
+def ridge_estimate(prompts: Prompts, strength: float) -> Float[Tensor, "n d"]:
+    r"""Computes the w that minimise :math:`\tfrac{1}{2N} \|X w - y\|^2 + \tfrac\lambda2 \|w\|^2`, ``[n, d]``."""
     positive(strength=strength)
     N, d = prompts.x.shape[1:]
     S = prompts.x.mT @ prompts.x / N + strength * torch.eye(d, dtype=prompts.x.dtype)
-    return (prompts.query * torch.linalg.solve(S, prompts.moment)).sum(1)
+    return torch.linalg.solve(S, prompts.moment)
+
+
+def ridge(prompts: Prompts, strength: float) -> Answers:
+    r"""Computes the answers of :func:`ridge_estimate`.
+
+    With :math:`\lambda = \sigma^2 / N` these are the best answers of all for weights from N(0, I).
+    """
+    return (prompts.query * ridge_estimate(prompts, strength)).sum(1)
 
 
 def recursive_least_squares(prompts: Prompts, strength: float) -> Float[Tensor, "n N"]:
@@ -85,7 +95,7 @@ def nearest(prompts: Prompts, k: int = 3) -> Answers:
     return prompts.y.gather(1, distances.topk(min(k, prompts.x.shape[1]), largest=False).indices).mean(1)
 
 
-def answers_of(model: Callable[[Tensor], Tensor] | nn.Module, prompts: Prompts) -> Answers:
+def answers_of(model: Model, prompts: Prompts) -> Answers:
     """Returns the answers of a model of regression tokens in float64, ``[n]``.
 
     Args:
@@ -93,26 +103,22 @@ def answers_of(model: Callable[[Tensor], Tensor] | nn.Module, prompts: Prompts) 
             token, ``[n, N + 1]``, of which the last counts.
         prompts: the prompts.
     Raises:
-        ValueError: the model takes other inputs, or its outputs have another shape.
+        ValueError: the model takes other inputs, or its outputs have another shape or are not finite.
     """
     tokens = prompts.tokens()
     try:
         with torch.no_grad():
             output = model(tokens)
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        reason = str(error).splitlines()[0][:120]
+    except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
         raise ValueError(f"the model must take float tokens {list(tokens.shape)}, got an error: {reason}; wrap it in a function") from error
     output = output[:, -1] if isinstance(output, Tensor) and output.shape == tokens.shape[:2] else output
     if not isinstance(output, Tensor) or output.shape != (len(prompts),):
         actual = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise ValueError(f"the model must return answers [{len(prompts)}], got {actual}; wrap it in a function")
+    if not bool(output.isfinite().all()):
+        raise ValueError("the model must return finite answers, got NaN or infinite ones; train it with a smaller rate")
     return output.double()
-
-
-def cosine_of(first: Answers, second: Answers) -> float:
-    """Computes the uncentred cosine of two vectors of answers, ``[n]`` each; NaN if one is zero."""
-    size = float(first.norm() * second.norm())
-    return float(first @ second) / size if size > 0 else math.nan
 
 
 @dataclass(frozen=True)
@@ -125,21 +131,31 @@ class Comparison:
 
 
 def compare_predictors(answers: Answers, references: Mapping[str, Answers]) -> dict[str, Comparison]:
-    """Compares a model's answers ``[n]`` with those of reference algorithms on the same prompts."""
-    compared = {}
-    for name, reference in references.items():
-        slope = float(answers @ reference / reference.square().sum())
-        compared[name] = Comparison(cosine_of(answers, reference), slope, float((answers - reference).square().mean()))
-    return compared
+    """Compares a model's answers ``[n]`` with those of reference algorithms on the same prompts.
+
+    Raises:
+        ValueError: lengths differ, or answers are all zero or not finite.
+    """
+    return {
+        name: Comparison(float(cosine(answers, reference)), slope(answers, reference), float((answers - reference).square().mean()))
+        for name, reference in references.items()
+    }
+
+
+def slope(answers: Answers, reference: Answers) -> float:
+    """Computes the slope of the answers on a reference, without a constant; both ``[n]``.
+
+    Raises:
+        ValueError: the reference is zero.
+    """
+    size = float(reference.square().sum())
+    if not size > 0:
+        raise ValueError("expected a reference with answers that are not all zero, got zeros; pass another matrix or other prompts")
+    return float(answers @ reference) / size
 
 
 def slope_on_step(
-    model: Callable[[Tensor], Tensor] | nn.Module,
-    prompts: Prompts,
-    G: Float[Tensor, "d d"],
-    *,
-    draws: int = LADDER_DRAWS,
-    generator: Generator | None = None,
+    model: Model, prompts: Prompts, G: Float[Tensor, "d d"], *, draws: int = LADDER_DRAWS, generator: Generator | None = None
 ) -> Measurement:
     r"""Measures the slope of a model's answers on one preconditioned step, :math:`\sum \hat y p / \sum p^2` with :math:`p = x^\top G b`.
 
@@ -151,13 +167,13 @@ def slope_on_step(
         draws: number of draws of the null.
         generator: draws the permutations of the null; None: the draws are fixed.
     Raises:
-        ValueError: the model takes other inputs, or its outputs have another shape.
+        ValueError: the model takes other inputs, its outputs have another shape or are not finite, or there is one prompt only.
     """
-    answers, step = answers_of(model, prompts), one_step(prompts, G)
-    chance = []
-    for order in permutations(len(prompts), draws, generator):
-        other = one_step(prompts.with_contexts(order), G)
-        chance.append(float(answers @ other / other.square().sum()))
-    value, source = float(answers @ step / step.square().sum()), Source("zhang2024trained", status="own")
-    null = Null(OTHERS, tuple(chance)) if chance else None
+    if len(prompts) < 2:
+        raise ValueError("the null needs at least 2 prompts, got 1; draw more")
+    answers, source = answers_of(model, prompts), Source("zhang2024trained", status="own")
+    value = slope(answers, one_step(prompts, G))
+    orders = permutations(len(prompts), draws, generator)
+    chance = tuple(slope(answers, one_step(prompts.with_contexts(order), G)) for order in orders)
+    null = Null(OTHERS, chance) if chance else None
     return Measurement(NAME, "in network", SLOPE, value, predicted=1.0, side=">=", null=null, n=len(prompts), source=source)

@@ -7,7 +7,7 @@ from ....core.claims import Claim, Evidence
 from ....core.sources import Source
 from ....models.attention import attend
 from ..descent import LinearAttentionGD, plus_plus_answers
-from ..dual import affine_residual, dual_part, linear_attention, update_matrix
+from ..dual import affine_residual, dual_part
 from ..prompts import Prompts, gaussian_inputs, linear_prompts
 from ..references import many_steps
 
@@ -47,9 +47,7 @@ def _one_step(generator: Generator, *, query_is_key: bool) -> Evidence:
 def _layers(generator: Generator, *, missing: int) -> Evidence:
     """Compares stacks of 1 to 20 layers with as many steps of descent."""
     prompts = _prompts(generator, noise=0.5)
-    errors = []
-    for steps in (2, 5, 20):
-        errors.append(relative(LinearAttentionGD(0.2, steps)(prompts), many_steps(prompts, 0.2, steps - missing)))
+    errors = [relative(LinearAttentionGD(0.2, steps)(prompts), many_steps(prompts, 0.2, steps - missing)) for steps in (2, 5, 20)]
     return Evidence(max(errors), 1e-13, "<=")
 
 
@@ -71,8 +69,8 @@ def _dual(generator: Generator, *, softmax: bool) -> Evidence:
     """Compares attention plus a linear layer with the updated linear layer."""
     queries, keys, values = _context(generator)
     W = torch.randn(4, 4, generator=generator, dtype=torch.float64)
-    read = attend(queries, keys, values, scale=1.0) if softmax else linear_attention(queries, keys, values)
-    return Evidence(relative(queries @ W.mT + read, queries @ (W + update_matrix(keys, values)).mT), 1e-13, "<=")
+    read = attend(queries, keys, values, scale=1.0) if softmax else queries @ keys.mT @ values
+    return Evidence(relative(queries @ W.mT + read, queries @ (W + values.mT @ keys).mT), 1e-13, "<=")
 
 
 def _softmax(generator: Generator, *, scale: float) -> Evidence:
@@ -134,7 +132,7 @@ LAYERS = (
     Claim(
         id="in_context/softmax",
         statement=r"Softmax attention has no dual form: with Gaussian queries and keys no affine map $q \mapsto A q + c$ of the queries "
-        "explains it, even one that is fitted for the context. The threshold is ours.",
+        "explains it, even one that is fitted to the context. The threshold is ours.",
         measures="share of the outputs' variance outside the best affine map of 64 queries",
         source=Source(DAI, status="own"),
         assumptions=("scores of standard deviation 2: 4 channels, scale 1, 16 keys",),

@@ -1,5 +1,7 @@
 """Claims about the best preconditioned step, its risk, and the best step of plain descent."""
 
+from dataclasses import replace
+
 import torch
 from torch import Generator, Tensor
 
@@ -18,35 +20,32 @@ FEW_EXAMPLES = "Gaussian inputs with eigenvalues 2, 1, .5, .25 and .1, weights f
 SETTING = "Gaussian inputs with eigenvalues 2, 1, .5, .25 and .1, weights from N(0, I), N = 20"
 
 
-def _contexts(generator: Generator, noise: float, examples: int = N) -> tuple[Tensor, Tensor]:
-    """Draws S = X^T X / N of many contexts, and E[b b^T | X] = S^2 + noise S / N, ``[n, d, d]`` each."""
-    x = gaussian_inputs(SPECTRUM)((CONTEXTS, examples), generator)
-    S = x.mT @ x / examples
-    return S, S @ S + noise / examples * S
+def _moments(x: Tensor, noise: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Computes S = X^T X / N of contexts ``[n, N, d]``, and E[b b^T | X] = S^2 + noise S / N, ``[n, d, d]`` each."""
+    S = x.mT @ x / x.shape[1]
+    return S, S @ S + noise / x.shape[1] * S
 
 
-def _distance(found: Tensor, G: Tensor) -> float:
-    """Returns the norm of G found^-1 - I, the relative error in the worst direction, of matrices ``[d, d]``."""
-    return float(torch.linalg.matrix_norm(G @ torch.linalg.inv(found) - torch.eye(len(G), dtype=G.dtype), 2))
+def _against(x: Tensor, G: Tensor, noise: float = 0.0) -> Evidence:
+    """Compares G with the least-squares matrix of contexts, over weights in closed form, in the worst direction."""
+    S, B = _moments(x, noise)
+    found = torch.linalg.solve(B.mean(0), S.mean(0)).mT  # minimises E |G b - w|^2, whose metric does not matter
+    eye = torch.eye(len(G), dtype=torch.float64)
+    detail = {"cosine": float(cosine(found, G)), "cosine of plain descent": float(cosine(found, eye))}
+    return Evidence(float(torch.linalg.matrix_norm(G @ torch.linalg.inv(found) - eye, 2)), 0.1, "<=", detail=detail)
 
 
 def _best(generator: Generator, *, inverse: bool) -> Evidence:
-    """Compares the closed form with the least-squares matrix of many contexts, over weights in closed form."""
-    S, B = _contexts(generator, NOISE, FEW)
-    found = torch.linalg.solve(B.mean(0), S.mean(0)).mT  # minimises E |G b - w|^2, whose metric does not matter
+    """Compares the closed form, or the inverse covariance, with the least-squares matrix of many contexts."""
     G = torch.linalg.inv(COVARIANCE) if inverse else preconditioner(COVARIANCE, FEW, noise=NOISE)
-    plain = torch.eye(len(SPECTRUM), dtype=torch.float64)
-    detail = {"cosine": float(cosine(found, G)), "cosine of plain descent": float(cosine(found, plain))}
-    return Evidence(_distance(found, G), 0.1, "<=", detail=detail)
+    return _against(gaussian_inputs(SPECTRUM)((CONTEXTS, FEW), generator), G, NOISE)
 
 
 def _risk(generator: Generator, *, noise: float) -> Evidence:
     """Compares risks of three matrices with means over contexts, in standard errors."""
-    S, B = _contexts(generator, NOISE)
-    best = preconditioner(COVARIANCE, N, noise=NOISE)
-    plain = optimal_step(COVARIANCE, N, noise=NOISE) * torch.eye(len(SPECTRUM), dtype=torch.float64)
+    S, B = _moments(gaussian_inputs(SPECTRUM)((CONTEXTS, N), generator), NOISE)
     eye, deviations = torch.eye(len(SPECTRUM), dtype=torch.float64), []
-    for G in (best, plain, eye):
+    for G in (preconditioner(COVARIANCE, N, noise=NOISE), optimal_step(COVARIANCE, N, noise=NOISE) * eye, eye):
         inner = G @ B @ G.mT - G @ S - S @ G.mT + eye
         sampled = (COVARIANCE * inner).sum((1, 2))
         error = float(sampled.std()) / CONTEXTS**0.5
@@ -58,8 +57,8 @@ def _step(generator: Generator, *, gaussian: bool) -> Evidence:
     """Compares the best step for uniform inputs with the minimum of the mean risk over contexts."""
     d, examples = 10, 10
     x = 2 * torch.rand(CONTEXTS, examples, d, generator=generator, dtype=torch.float64) - 1
-    S = x.mT @ x / examples
-    sampled = float(S.diagonal(dim1=1, dim2=2).sum(1).mean() / S.square().sum((1, 2)).mean())
+    S, squares = _moments(x)
+    sampled = float(S.mean(0).trace() / squares.mean(0).trace())
     covariance = torch.eye(d, dtype=torch.float64) / 3
     # E |x|^2 x x^T is (m4 + (d - 1) s^2) I for independent coordinates; uniform ones have s = 1/3 and m4 = 1/5.
     fourth = (1 / 5 + (d - 1) / 9) * torch.eye(d, dtype=torch.float64)
@@ -73,21 +72,15 @@ def _tokens(generator: Generator, *, gaussian: bool) -> Evidence:
     points -= points.mean(0)
     covariance, fourth = points.mT @ points / len(points), fourth_moment(points)
     x = points[torch.randint(30, (CONTEXTS, FEW), generator=generator)]
-    S = x.mT @ x / FEW
-    found = torch.linalg.solve((S @ S).mean(0), S.mean(0)).mT
-    G = preconditioner(covariance, FEW, fourth=None if gaussian else fourth)
-    return Evidence(_distance(found, G), 0.1, "<=", detail={"cosine": float(cosine(found, G))})
+    return _against(x, preconditioner(covariance, FEW, fourth=None if gaussian else fourth))
 
 
 def _recursive(generator: Generator, *, shift: int) -> Evidence:
     """Compares recursive least squares after each example with ridge on the prefix."""
     prompts, strength = _prompts(generator, noise=NOISE), 0.7
     found = recursive_least_squares(prompts, strength)
-    length = prompts.x.shape[1]
-    exact = []
-    for k in range(1, length + 1 - shift):
-        part = type(prompts)(prompts.x[:, :k], prompts.y[:, :k], prompts.query, prompts.target)
-        exact.append(ridge(part, strength / k))
+    lengths = range(1, prompts.x.shape[1] + 1 - shift)
+    exact = [ridge(replace(prompts, x=prompts.x[:, :k], y=prompts.y[:, :k]), strength / k) for k in lengths]
     return Evidence(relative(found[:, shift:], torch.stack(exact, dim=1)), 1e-11, "<=")
 
 
@@ -120,8 +113,8 @@ STEPS = (
     Claim(
         id="in_context/optimal-step",
         statement=r"The best step of plain descent is $\eta = \operatorname{tr} \Lambda^2 / \operatorname{tr} \Lambda B$: for independent "
-        r"coordinates of variance s and fourth moment $m_4$, $\eta = s / m_2$ with $m_2 = \frac1N (m_4 + (d - 1) s^2) + (1 - \frac1N) s^2$."
-        "",
+        r"coordinates of variance s and fourth moment $m_4$, $\eta = s / m_2$ with $m_2 = \frac1N (m_4 + (d - 1) s^2) + (1 - \frac1N) s^2$"
+        ".",
         measures="relative distance to the minimum over 40,000 contexts",
         source=Source("vonoswald2023transformers", status="own"),
         assumptions=("uniform inputs on (-1, 1), d = N = 10, no noise",),

@@ -18,14 +18,14 @@ from ....core.sources import Source
 from ....models.attention import attend
 from ..dual import affine_residual
 from ..prompts import gaussian_inputs, linear_prompts
-from ..references import NAME, ridge
+from ..references import NAME, ridge, ridge_estimate
 from ..statistics import extreme_eigenvalues, ridge_transformer, select
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BAI, DAI = Source("bai2023transformers", "Theorem 4", "second-hand"), Source("dai2023why", status="own")
-DISTANCE, RISK, REST = "distance of the answers to ridge", "risk of ridge", "share of softmax attention outside affine maps"
+DISTANCE, RISK, REST = "distance of the answers to ridge", "risk of 60 layers of ridge", "share of softmax attention outside affine maps"
 STRENGTH, STRENGTHS, NOISES = 0.1, (0.003, 0.03, 0.3), (0.01, 0.1, 1.0, 4.0)
 SCALES = tuple(float(a) for a in np.geomspace(0.01, 3, 12))
 
@@ -51,15 +51,13 @@ class Algorithms(RandomExperiment):
         one = linear_prompts(1, 20, gaussian_inputs(torch.ones(5)), noise=0.1, generator=generator)
         low, high = extreme_eigenvalues(one)
         kappa, exact = (high + STRENGTH) / (low + STRENGTH), ridge(one, STRENGTH)
-        S = one.x[0].mT @ one.x[0] / one.x.shape[1] + STRENGTH * torch.eye(5, dtype=torch.float64)
-        size = float(torch.linalg.solve(S, one.moment[0]).norm() * one.query.norm())
+        size = float(ridge_estimate(one, STRENGTH).norm() * one.query.norm())
         distances = []
         for layers in self.layers:
             value = float((ridge_transformer(one, STRENGTH, layers)[1] - exact).abs())
             bound = (1 - 1 / kappa) ** layers * size
             distances.append((value, bound))
-            verdict = judge(value, "<=", bound)
-            columns = {"op": "<=", "threshold": bound, "verdict": verdict, "setting": f"{layers} layers"}
+            columns = {"op": "<=", "threshold": bound, "verdict": judge(value, "<=", bound), "setting": f"{layers} layers"}
             yield Measurement(NAME, "figure", DISTANCE, value, source=BAI, **columns)
         risks = []
         for noise in NOISES:
@@ -92,7 +90,7 @@ class Algorithms(RandomExperiment):
         risks = result.arrays[f"{NAME}/risks"]
         for name, tint, errors in zip((*(f"λ = {s:g}" for s in STRENGTHS), "selected"), tints, risks.T):
             line(middle, NOISES, errors, color=tint, label=name)
-        middle.set(title="Risk of ridge", xlabel="variance of the noise", ylabel="mean squared error", xscale="log", yscale="log")
+        middle.set(title="Risk of ridge, 60 layers", xlabel="noise variance", ylabel="mean squared error", xscale="log", yscale="log")
         middle.set_ylim(0.1, 20)
         middle.minorticks_off()
         middle.legend(loc="upper left")

@@ -54,8 +54,7 @@ class Steps(RandomExperiment):
         covariance, eye = torch.diag(spectrum), torch.eye(len(spectrum), dtype=torch.float64)
         shown = self.examples[len(self.examples) // 2]
         stops = sorted({round(x) for x in np.linspace(0, self.steps, POINTS)})
-        curves: list[list[float]] = []
-        risks = []
+        curves, risks = [], []
         for N in self.examples:
             best = preconditioner(covariance, N, noise=self.noise)
             plain = optimal_step(covariance, N, noise=self.noise) * eye

@@ -23,7 +23,6 @@ from functools import partial
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.special import expit
 from torch import Tensor
 
 from ...core.validation import integers, positive
@@ -193,6 +192,8 @@ def logistic_transformer(prompts: Prompts, eta: float, layers: int, *, knots: in
 
 def link_error(knots: int = KNOTS) -> float:
     """Computes the largest error of the interpolated logistic link on the whole line."""
+    from scipy.special import expit
+
     places, u = (np.linspace(-reach, reach, points) for reach, points in ((LINK_RANGE, knots), (3 * LINK_RANGE, 60 * knots + 1)))
     return float(np.abs(np.interp(u, places, expit(places)) - expit(u)).max())
 

@@ -12,6 +12,7 @@ from transformer_theory.data import TokenData
 from transformer_theory.metrics import AttentionStatistics
 from transformer_theory.probes import probe
 from transformer_theory.probes.callbacks import trainer_callback
+from transformer_theory.probes.evaluation import forward
 from transformer_theory.probes.features import features
 from transformer_theory.theories import list_theories
 
@@ -150,6 +151,25 @@ def test_words_are_passed_by_keyword():
             hidden = model(input_ids=ids, output_hidden_states=True).hidden_states
         assert_close(read.tokens, hidden[1].double(), rtol=1e-4, atol=1e-5)
         assert torch.equal(read.ids, ids)  # a word keeps its place
+
+
+class Wrapper(nn.Module):
+    """Shows the attribute of its model, but names its argument otherwise, as TransformerLens' bridge does."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return self.model(input).last_hidden_state
+
+
+def test_a_wrapper_receives_the_ids_alone():
+    model, ids = made("gpt2", "eager").eval(), WORDS["input_ids"]
+    with torch.no_grad():
+        assert torch.equal(forward(Wrapper(model), ids), forward(model, ids).last_hidden_state)
 
 
 def test_the_trainer_is_measured(tmp_path):

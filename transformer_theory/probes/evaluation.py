@@ -1,6 +1,7 @@
 """Forward passes in evaluation mode, over batches."""
 
 import contextlib
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,11 +32,15 @@ def converted_inputs(model: nn.Module, inputs: Tensor) -> Tensor:
 def forward(model: nn.Module, inputs: Tensor) -> Any:
     """Runs a model on one batch ``[n, ...]``, converted by :func:`converted_inputs`.
 
-    A model of ``transformers`` receives the batch as the keyword argument that its ``main_input_name`` names.
+    A model of ``transformers`` receives the batch as the keyword argument that its ``main_input_name`` names. A wrapper that shows this
+    attribute of its model, but has no such argument, receives the batch alone.
     """
     batch = converted_inputs(model, inputs)
     keyword = getattr(model, "main_input_name", None)
-    return model(**{keyword: batch}) if isinstance(keyword, str) else model(batch)
+    # The class has the signature: an instance's forward may be replaced by the probe, which takes any arguments.
+    if isinstance(keyword, str) and keyword in inspect.signature(type(model).forward).parameters:
+        return model(**{keyword: batch})
+    return model(batch)
 
 
 def logits_of(output: Any) -> Tensor | None:

@@ -19,10 +19,10 @@ RANK = 1e-6  # components with a smaller share of the largest variance are left 
 
 @dataclass(frozen=True, eq=False)
 class TokenInputs:
-    """Inputs that are drawn with replacement from a set of points.
+    r"""Inputs that are drawn with replacement from a set of points.
 
     Attributes:
-        points: centred tokens in the coordinates of their principal components, ``[m, d]``; the mean of |x|^2 is d.
+        points: centred tokens in the coordinates of their principal components, ``[m, d]``; the mean of :math:`\|x\|^2` is d.
     """
 
     points: Float[Tensor, "m d"]

@@ -28,7 +28,7 @@ Square = Float[Tensor, "d d"]
 
 
 def fourth_moment(x: Float[Tensor, "*n d"]) -> Square:
-    """Computes Q, the mean of |x|^2 x x^T, of samples ``[..., d]``; float64 ``[d, d]``.
+    r"""Computes Q, the mean of :math:`\|x\|^2 x x^\top`, of samples ``[..., d]``; float64 ``[d, d]``.
 
     Raises:
         ValueError: there are no samples ``[..., d]``.

@@ -68,7 +68,7 @@ def train_induction(layers: int, *, steps: int, generator: Generator, norm: bool
     """Trains a network of width 64 with two heads per layer on repeated patterns.
 
     Args:
-        layers, norm, mlp: see :class:`.Network`.
+        layers, norm, mlp: see :class:`~transformer_theory.theories.induction.network.Network`.
         steps: number of batches.
         generator: draws weights and patterns.
         measuring: ``measure(step, model)``, which is called at the steps ``measured`` in evaluation mode and without gradients.

@@ -2,10 +2,11 @@ r"""The layers of the construction, with explicit weights, and their evaluation 
 
 All numbers are in units of :math:`\delta`. A layer adds its output to the tokens :math:`z_1, \dots, z_n`:
 
-.. math::
-    \text{attention:}\quad z_j \leftarrow z_j + \sum_h o_h\, v_h^\top z_{m_h(j)}, \qquad
-    m_h(j) = \arg\max_k\; (w_h^\top z_j - b_h)\,(w_h^\top z_k), \\
-    \text{feed-forward:}\quad z_j \leftarrow z_j + W_2\, \mathrm{relu}(W_1 z_j + b_1).
+.. math:: z_j \leftarrow z_j + \sum_h o_h\, v_h^\top z_{m_h(j)}, \qquad m_h(j) = \arg\max_k\; (w_h^\top z_j - b_h)\,(w_h^\top z_k)
+
+for attention, and for the feed-forward part
+
+.. math:: z_j \leftarrow z_j + W_2\, \mathrm{relu}(W_1 z_j + b_1).
 
 A head of size one with query :math:`w^\top z_j - b`, key and value :math:`w^\top z_k` returns the largest :math:`w^\top z_k` to tokens with
 :math:`w^\top z_j > b` and the smallest to the others. The difference of two such heads moves only the tokens between two thresholds.

@@ -43,6 +43,7 @@ COLOURS = {
     "in_context": "#1B9AAA",
     "induction": "#B8860B",
     "chain_of_thought": "#2F4B7C",
+    "router": "#C0392B",
     "network": "#5B6470",
     # networks, and the data in their features
     "ViT": "#4477AA",

@@ -44,6 +44,7 @@ COLOURS = {
     "induction": "#B8860B",
     "chain_of_thought": "#2F4B7C",
     "router": "#C0392B",
+    "random_features": "#44AA99",
     "network": "#5B6470",
     # networks, and the data in their features
     "ViT": "#4477AA",

@@ -28,6 +28,7 @@ THEORIES = (  # folders, in the order of the report
     "in_context",
     "induction",
     "chain_of_thought",
+    "random_features",
     "router",
 )
 

@@ -1,0 +1,5 @@
+"""Figures of random-feature attention."""
+
+from .errors import Errors
+
+EXPERIMENTS = (Errors,)

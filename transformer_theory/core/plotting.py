@@ -45,6 +45,7 @@ COLOURS = {
     "chain_of_thought": "#2F4B7C",
     "router": "#C0392B",
     "random_features": "#44AA99",
+    "bottleneck": "#7B5D3F",
     "network": "#5B6470",
     # networks, and the data in their features
     "ViT": "#4477AA",

@@ -30,6 +30,7 @@ THEORIES = (  # folders, in the order of the report
     "chain_of_thought",
     "random_features",
     "router",
+    "bottleneck",
 )
 
 T = TypeVar("T")

@@ -203,7 +203,7 @@ def test_words_depend_on_the_points_alone():
     assert int(codes.max()) == 7
 
 
-def test_noise_is_not_a_finding():
+def test_noise_is_not_a_finding(unchecked):
     found = 0
     for seed in range(12):
         data = sequences(n=80, seq=6, classes=4, words=10, seed=seed)

@@ -28,7 +28,7 @@ from torch import Generator, Tensor
 
 from ...core.errors import NotConverged
 from ...core.validation import as_float64, as_tensor, integers, positive
-from .information import divergence, information, joint_law
+from .information import information, joint_law
 
 GAP = 1e-6  # largest gap of a solution in nats
 ROUNDS, ASCENT, MIXTURES = 120, 30, 8  # rounds per trade-off; steps of the search for maximisers of S; random mixtures among its starts
@@ -95,8 +95,13 @@ def trade_offs(betas: object) -> list[float]:
 
 
 def log_likelihood(channel: Float[Tensor, "x y"], decoders: Float[Tensor, "z y"], beta: float) -> Float[Tensor, "x z"]:
-    """Returns -beta KL(p(y|x) || t_z), ``[x, z]``."""
-    return -beta * divergence(channel[:, None], decoders[None])
+    """Returns -beta KL(p(y|x) || t_z), ``[x, z]``; minus infinity if p(y|x) is positive where t_z is zero."""
+    # One product instead of an array [x, z, y]. Logarithms of zero are cut off, because 0 log 0 would not be a number.
+    cross = channel @ decoders.clamp_min(torch.finfo(torch.float64).tiny).log().T
+    result = beta * (cross - torch.xlogy(channel, channel).sum(1, keepdim=True))
+    if bool((zero := decoders == 0).any()):
+        result = result.masked_fill((channel > 0).double() @ zero.double().T > 0, -float("inf"))
+    return result
 
 
 def encode(channel: Float[Tensor, "x y"], decoders: Float[Tensor, "z y"], mass: Float[Tensor, " z"], beta: float) -> Float[Tensor, "x z"]:

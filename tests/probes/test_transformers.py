@@ -188,7 +188,10 @@ def test_the_trainer_is_measured(tmp_path):
     assert {row.step for row in table} == {0, 2, 4}
     assert {row.layer for row in table if row.value is not None} == {1}
     # The contexts of a token are known from the embeddings before block 0 only.
-    measured = {theory.name for theory in list_theories() if theory.in_networks and theory.in_networks.metrics()} - {"universal"}
+    measured = {theory.name for theory in list_theories() if theory.in_networks and theory.in_networks.metrics()} - {
+        "universal",
+        "bottleneck",
+    }
     assert {row.theory for row in table if row.value is not None} == measured | {"network"}
     logged = [entry for entry in trainer.state.log_history if "network/attention entropy/layer 1/head 3" in entry]
     assert [entry["step"] for entry in logged] == [0, 2, 4]

@@ -5,13 +5,13 @@ from . import Mutant
 BOTTLENECK = "theories.bottleneck"
 MUTANTS = (
     # The curve.
-    Mutant(f"{BOTTLENECK}.curve.log_likelihood", "-beta * divergence", "-divergence", "dropped factor", "an encoder that ignores beta"),
+    Mutant(f"{BOTTLENECK}.curve.log_likelihood", "beta * (cross", "(cross", "dropped factor", "an encoder that ignores beta"),
     Mutant(
         f"{BOTTLENECK}.curve.log_likelihood",
-        "divergence(channel[:, None], decoders[None])",
-        "divergence(decoders[None], channel[:, None])",
+        "cross = channel @ decoders",
+        "cross = channel.square() @ decoders",
         "swapped function",
-        "the divergence in the other direction",
+        "a cross-entropy with squared probabilities",
     ),
     Mutant(f"{BOTTLENECK}.curve.encode", " + mass.log()", "", "missing term", "an encoder without the masses of the code words"),
     Mutant(f"{BOTTLENECK}.curve.decode", "encoder.T @ joint", "encoder.T @ joint.square()", "wrong normaliser", "decoders of another law"),

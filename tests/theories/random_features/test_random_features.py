@@ -137,9 +137,19 @@ def test_numpy_and_float32_are_read():
     assert_close(attention_kernel(x.float()), attention_kernel(x), rtol=1e-5, atol=1e-5)
 
 
+def test_ridge_reads_numpy_float32_and_integers(unchecked):
+    features, target = np.arange(12).reshape(4, 3) % 5, np.array([[0], [1], [1], [3]])
+    expected = RidgePath(*(torch.from_numpy(features).double(),) * 3).fit(*(torch.from_numpy(target).double(),) * 2).test
+    for convert in (lambda a: a, lambda a: a.astype(np.float32), lambda a: torch.from_numpy(a).float()):
+        fitted = RidgePath(*(convert(features),) * 3).fit(*(convert(target),) * 2)
+        assert_close(fitted.test, expected)
+        assert random_features.share_explained(convert(target), convert(target)) == 1
+
+
 X = sphere(3, keys=2, d=2, generator=generator())
 NAN = X.clone()
 NAN[0, 0, 0] = math.nan
+EYE = torch.eye(3, dtype=torch.float64)
 HEADS = RandomFeatureAttention.draw(2, 2, generator=generator())
 BAD = {
     "one token": (
@@ -155,6 +165,24 @@ BAD = {
     "infinite bias": (lambda: RandomFeatureAttention.draw(1, 2, bias=math.inf, generator=generator()), "bias must be"),
     "equal features": (lambda: RidgePath(torch.ones(4, 2).double(), torch.ones(2, 2).double(), torch.ones(2, 2).double()), "must differ"),
     "equal targets": (lambda: random_features.share_explained(torch.zeros(3, 1), torch.ones(3, 1)), "targets must differ"),
+    "huge numbers": (lambda: attention_kernel(1e200 * X), "x must have numbers of at most 1e\\+45 in size, got .*; rescale"),
+    "spread is NaN": (lambda: attention_kernel(X, spread=math.nan), "spread must be a finite number .*, got nan"),
+    "more heads than memory": (lambda: RandomFeatureAttention.draw(10**9, 4, generator=generator()), "heads must fit into 2 GiB, got 10+ "),
+    "more units than memory": (lambda: RandomFeatureMLP.draw(10**9, 17, 4, generator=generator()), "units must fit into 2 GiB, got 10+ "),
+    "features of other heads": (lambda: RidgePath(EYE, EYE[:2, :2], EYE), "equally many features, got 3, 2 and 3"),
+    "no validation inputs": (lambda: RidgePath(EYE, EYE[:0], EYE), r"validation must be a matrix .*, got shape \[0, 3\]"),
+    "features are NaN": (lambda: RidgePath(EYE * math.nan, EYE, EYE), "train must be finite, got 9 NaN or infinite values"),
+    "targets are NaN": (lambda: RidgePath(EYE, EYE, EYE).fit(EYE * math.nan, EYE), "train must be finite, got 9"),
+    "fewer targets than inputs": (
+        lambda: RidgePath(EYE, EYE, EYE).fit(EYE[:2], EYE),
+        r"targets must be \[3, outputs\] and \[3, outputs\], as the features are, got \[2, 3\] and \[3, 3\]",
+    ),
+    "validation has other outputs": (lambda: RidgePath(EYE, EYE, EYE).fit(EYE, EYE[:, :1]), r"got \[3, 3\] and \[3, 1\]"),
+    "targets of one dimension": (
+        lambda: random_features.share_explained(EYE[:, :1], EYE[:, 0]),
+        r"target must be a matrix .*, got shape \[3\]",
+    ),
+    "shapes of predictions": (lambda: random_features.share_explained(EYE, EYE[:, :1]), r"equal shapes, got \[3, 3\] and \[3, 1\]"),
     "no keys": (lambda: sphere(2, keys=0, generator=generator()), "keys must be"),
 }
 

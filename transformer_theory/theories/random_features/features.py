@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from ...core.validation import as_float64, integers, number
+from ...core.validation import as_float64, finite, integers, number
 from .kernels import Inputs, check
 
 MAX_ENTRIES = 2**28  # float64 entries of a feature matrix: 2 GiB
@@ -46,9 +46,10 @@ class RandomFeatureAttention:
             generator: random generator.
 
         Raises:
-            ValueError: a number is out of range.
+            ValueError: a number is out of range, or the matrices would need more than 2 GiB.
         """
         integers(heads=heads, d=d)
+        _drawable(heads, (d + 1) ** 2, "heads")
         for name, value in (("bias", bias), ("spread", spread)):
             if not math.isfinite(number(name, value)):
                 raise ValueError(f"{name} must be finite, got {value}")
@@ -96,8 +97,13 @@ class RandomFeatureMLP:
 
     @classmethod
     def draw(cls, units: int, tokens: int, d: int, *, generator: Generator) -> "RandomFeatureMLP":
-        """Draws ``units`` projections for inputs of ``tokens`` tokens (query included) of dimension d; ``units`` numbers are trained."""
+        """Draws ``units`` projections for inputs of ``tokens`` tokens (query included) of dimension d; ``units`` numbers are trained.
+
+        Raises:
+            ValueError: a number is below 1, or the projections would need more than 2 GiB.
+        """
         integers(units=units, tokens=tokens, d=d)
+        _drawable(units, tokens * d + 1, "units")
         return cls(torch.randn(units, tokens * d + 1, generator=generator, dtype=torch.float64))
 
     def features(self, x: Inputs) -> Float[Tensor, "n units"]:
@@ -140,10 +146,15 @@ class RidgePath:
     decomposed once, so each further target costs two products.
 
     Raises:
-        ValueError: the features of all training inputs are equal.
+        ValueError: the features of all training inputs are equal, a part is no matrix of finite numbers or has no input, or the numbers of
+            features differ.
     """
 
     def __init__(self, train: Float[Tensor, "n p"], validation: Float[Tensor, "v p"], test: Float[Tensor, "t p"]):
+        train, validation, test = (_matrix(name, part) for name, part in (("train", train), ("validation", validation), ("test", test)))
+        if not train.shape[1] == validation.shape[1] == test.shape[1]:
+            widths = f"{train.shape[1]}, {validation.shape[1]} and {test.shape[1]}"
+            raise ValueError(f"train, validation and test must have equally many features, got {widths}; use the same heads for all")
         mean = train.mean(0)
         scale = (train - mean).square().sum(1).mean().sqrt()
         if not scale > 0:
@@ -157,8 +168,14 @@ class RidgePath:
         """Fits the targets of the training inputs with the penalty that has the least error on the validation inputs.
 
         Raises:
-            ValueError: the targets of the training inputs are all equal.
+            ValueError: the targets of the training inputs are all equal, a part is no matrix of finite numbers, or targets and inputs
+                differ in number.
         """
+        train, validation = _matrix("train", train), _matrix("validation", validation)
+        expected, got = (len(self.U), len(self.others[0])), (len(train), len(validation))
+        if got != expected or train.shape[1] != validation.shape[1]:
+            shapes = f"{list(train.shape)} and {list(validation.shape)}"
+            raise ValueError(f"targets must be [{expected[0]}, outputs] and [{expected[1]}, outputs], as the features are, got {shapes}")
         mean = train.mean(0)
         reference = (validation - mean).square().mean()
         if not (train - mean).any():
@@ -176,8 +193,11 @@ def share_explained(predicted: Float[Tensor, "t outputs"], target: Float[Tensor,
     """Computes one minus the squared error as a share of that of the targets' mean, as sklearn's ``r2_score`` with pooled outputs.
 
     Raises:
-        ValueError: all targets are equal.
+        ValueError: all targets are equal, the shapes differ, or an argument is no matrix of finite numbers.
     """
+    predicted, target = _matrix("predicted", predicted), _matrix("target", target)
+    if predicted.shape != target.shape:
+        raise ValueError(f"predicted and target must have equal shapes, got {list(predicted.shape)} and {list(target.shape)}")
     spread = float((target - target.mean(0)).square().sum())
     if spread == 0:
         raise ValueError("targets must differ, got equal ones")
@@ -190,3 +210,18 @@ def _fits(n: int, features: int) -> None:
         raise ValueError(
             f"features must fit into 2 GiB, got {n} inputs with {features} features, {gigabytes:.0f} GiB; use fewer heads or inputs"
         )
+
+
+def _drawable(number: int, each: int, name: str) -> None:
+    """Checks, before they are drawn, that ``number`` heads or units of ``each`` weights fit into memory."""
+    if number * each > MAX_ENTRIES:
+        raise ValueError(f"{name} must fit into 2 GiB, got {number} with {each} weights each; use fewer {name} or smaller tokens")
+
+
+def _matrix(name: str, value: Tensor) -> Float[Tensor, "rows columns"]:
+    """Converts an argument to a float64 matrix of finite numbers with at least one row and one column."""
+    value = as_float64(name, value)
+    if value.ndim != 2 or not value.numel():
+        raise ValueError(f"{name} must be a matrix with at least one row and one column, got shape {list(value.shape)}")
+    finite(**{name: value})
+    return value

@@ -25,10 +25,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.validation import converted
+from ...core.validation import converted, number
 
 Inputs = Float[Tensor, "n tokens d"]
 CHUNK = 2**24  # entries of the largest temporary array
+LARGEST = 1e45  # the kernel has degree 6 in the tokens, so larger ones would overflow
 
 
 def arc_cosine(inner: Float[Tensor, "*shape"], left: Float[Tensor, "..."], right: Float[Tensor, "..."]) -> Float[Tensor, "*shape"]:
@@ -51,6 +52,8 @@ def attention_kernel(x: Inputs, y: Float[Tensor, "m others d"] | None = None, *,
     Raises:
         ValueError: there is no key, the dimensions differ, or a number is not finite.
     """
+    if not math.isfinite(number("spread", spread)) or abs(spread) > LARGEST:
+        raise ValueError(f"spread must be a finite number of at most {LARGEST:g} in size, got {spread}")
     y = x if y is None else y
     for name, inputs in (("x", x), ("y", y)):
         check(name, inputs)
@@ -92,7 +95,7 @@ def mlp_kernel(x: Inputs, y: Float[Tensor, "m tokens d"] | None = None) -> Float
 
 
 def check(name: str, inputs: Tensor) -> None:
-    """Checks that inputs are ``[n, 1 + N, d]`` with N >= 1 and finite numbers.
+    """Checks that inputs are ``[n, 1 + N, d]`` with N >= 1 and finite numbers of at most 1e45 in size.
 
     Raises:
         ValueError: they are not.
@@ -101,6 +104,8 @@ def check(name: str, inputs: Tensor) -> None:
         raise ValueError(f"{name} must be [n, 1 + N, d], a query and at least one key per input, got {list(inputs.shape)}")
     if not bool(inputs.isfinite().all()):
         raise ValueError(f"{name} must be finite, got NaN or infinite numbers; remove those inputs")
+    if (size := float(inputs.abs().max())) > LARGEST:
+        raise ValueError(f"{name} must have numbers of at most {LARGEST:g} in size, got {size:g}; rescale the tokens")
 
 
 def _correlations(x: Inputs) -> Float[Tensor, "n keys"]:

@@ -46,6 +46,7 @@ COLOURS = {
     "router": "#C0392B",
     "random_features": "#44AA99",
     "bottleneck": "#7B5D3F",
+    "vision": "#CC6677",
     "network": "#5B6470",
     # networks, and the data in their features
     "ViT": "#4477AA",

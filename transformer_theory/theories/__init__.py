@@ -31,6 +31,7 @@ THEORIES = (  # folders, in the order of the report
     "random_features",
     "router",
     "bottleneck",
+    "vision",
 )
 
 T = TypeVar("T")

@@ -1,0 +1,197 @@
+"""The metrics of vision transformers and the label-relevant patches of data."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from transformer_theory.core.measurement import Measurement, collect
+from transformer_theory.core.metric import Activations
+from transformer_theory.core.theory import Unsupported
+from transformer_theory.data import TokenData
+from transformer_theory.models.vit import ViT
+from transformer_theory.probes import probe
+from transformer_theory.theories import vision
+from transformer_theory.theories.vision import on_data
+from transformer_theory.theories.vision.in_networks import DISTANCE, NEIGHBOURS, grid
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def attention(weights: torch.Tensor, labels: torch.Tensor | None = None, tokens: torch.Tensor | None = None, layer: int = 0) -> Activations:
+    if tokens is None:
+        tokens = torch.randn(len(weights), weights.shape[-1], 3, generator=generator(9))
+    return Activations("attention", layer, "attention", tokens, tokens, weights=weights, labels=labels)
+
+
+def features(output: torch.Tensor, layer: int) -> Activations:
+    return Activations(f"block {layer}", layer, "features", output, output)
+
+
+def test_uniform_attention_and_attention_to_neighbours():
+    near, distance = grid(16)
+    for weights, mass, far in (
+        (torch.full((16, 16), 1 / 16), float(near.sum()) / 240, float(distance.sum()) / 240),
+        ((near / near.sum(1, keepdim=True)).float(), 1.0, 1.0),
+        ((near + torch.eye(16)) / (1 + near.sum(1, keepdim=True)), 1.0, 1.0),
+    ):
+        metric = vision.PatchAttention()
+        metric.update(attention(weights.float().expand(5, 1, 16, 16)))
+        rows = {row.quantity: row.value for row in metric.compute()}
+        assert rows[NEIGHBOURS] == pytest.approx(mass, abs=1e-6)
+        assert rows[DISTANCE] == pytest.approx(far, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", [vision.PatchAttention, vision.RelevantMass, vision.LayerSimilarity])
+def test_halves_merge_to_the_whole(kind: type):
+    n = 64
+    weights = torch.softmax(torch.randn(n, 2, 17, 17, generator=generator()), -1)
+    tokens, labels = torch.randn(n, 17, 12, generator=generator(1)), torch.randint(2, (n,), generator=generator(2))
+    tokens[:, 0] = 1.0  # a class token
+    whole, halves = kind(), [kind(), kind()]
+    for metric, parts in ((whole, (slice(0, 32), slice(32, 64))), (halves[0], (slice(0, 32),)), (halves[1], (slice(32, 64),))):
+        for part in parts:
+            for layer in range(2):
+                metric.update(attention(weights[part], labels[part], tokens[part] + layer * tokens[part].square(), layer))
+                metric.update(features(tokens[part] + layer * tokens[part].square(), layer)) if kind is vision.LayerSimilarity else None
+    halves[0].merge(halves[1])
+    restored = kind()
+    restored.load_state_dict(whole.state_dict())
+    found = whole.compute(draws=3)
+    assert found == halves[0].compute(draws=3) == restored.compute(draws=3)
+    assert all(row.value is not None for row in found)
+
+
+def test_similar_layers_have_cka_1_and_independent_ones_0():
+    metric = vision.LayerSimilarity()
+    for batch in range(20):
+        x, noise = torch.randn(2, 32, 4, 8, generator=generator(batch))
+        rotation = torch.linalg.qr(torch.randn(32, 32, generator=generator(99))).Q
+        rotated = (3 * x.flatten(1) @ rotation).reshape(x.shape) + 7
+        for layer, output in enumerate((x, rotated, noise)):
+            metric.update(features(output, layer))
+    same, independent = metric.compute()
+    assert same.value == pytest.approx(1, abs=1e-5)
+    assert abs(independent.value) < 0.1
+
+
+def relevant_network(told: bool) -> tuple[vision.RelevantMass, torch.Tensor]:
+    """Patches of noise; the patch at place k of 16 is large, and its sign is the label. The class token attends to it, or to another."""
+    n = 300
+    labels, place = torch.randint(2, (n,), generator=generator()), torch.randint(16, (n,), generator=generator(1))
+    tokens = 0.1 * torch.randn(n, 17, 2, generator=generator(2))
+    tokens[torch.arange(n), 1 + place, 0] = 4.0 * (2 * labels - 1)
+    tokens[:, 0] = 1.0
+    chosen = place if told else torch.randint(16, (n,), generator=generator(3))
+    weights = torch.nn.functional.one_hot(1 + chosen, 17).float()[:, None, None].expand(n, 1, 17, 17)
+    metric = vision.RelevantMass()
+    metric.update(attention(weights, labels, tokens))
+    return metric, labels
+
+
+def test_attention_to_the_relevant_patch_exceeds_the_maps_of_other_images():
+    (row,) = relevant_network(True)[0].compute(draws=19)
+    assert row.value > 0.75
+    assert row.null.high < 0.4
+    (row,) = relevant_network(False)[0].compute(draws=19)
+    assert row.null.low <= row.value <= row.null.high
+
+
+@pytest.mark.parametrize(
+    ("metric", "activations", "reason"),
+    [
+        (vision.PatchAttention, attention(torch.full((4, 1, 7, 7), 1 / 7)), "square grid"),
+        (vision.PatchAttention, attention(torch.eye(9).expand(4, 1, 9, 9)), "the patch itself"),
+        (vision.PatchAttention, attention(torch.full((4, 1, 9, 9), torch.nan)), "not finite"),
+        (vision.RelevantMass, attention(torch.full((4, 1, 9, 9), 1 / 9)), "no labels"),
+        (vision.RelevantMass, attention(torch.full((8, 1, 9, 9), 1 / 9), torch.zeros(8, dtype=torch.long)), "one label"),
+        (vision.RelevantMass, attention(torch.full((8, 1, 9, 9), 1 / 9), torch.arange(8)), "expected at least 32 images"),
+        (vision.RelevantMass, attention(torch.full((8, 1, 9, 9), torch.nan), torch.arange(8) % 2), "not finite"),
+        (
+            vision.RelevantMass,
+            attention(torch.full((16, 1, 4, 4), 1 / 4), torch.arange(8), torch.zeros(8, 8, 3)),
+            "sequences in windows",
+        ),
+        (vision.LayerSimilarity, features(torch.zeros(8, 4, 3), 0), "only one block"),
+    ],
+)
+def test_inputs_that_do_not_fit_give_one_row_with_the_reason(metric: type, activations: Activations, reason: str):
+    measured = metric()
+    measured.update(activations)
+    rows = measured.compute(draws=2)
+    assert len({row.quantity for row in rows}) == len(rows)
+    for row in rows:
+        assert row.value is None
+        assert reason in row.reason
+
+
+def test_constant_features_have_a_reason():
+    metric = vision.LayerSimilarity()
+    for layer in range(2):
+        metric.update(features(torch.ones(8, 4, 3), layer))
+    (row,) = metric.compute()
+    assert row.value is None
+    assert "constant" in row.reason
+
+
+def test_networks_with_and_without_class_token_do_not_merge():
+    one, other = vision.PatchAttention(), vision.PatchAttention()
+    one.class_token, other.class_token = True, False
+    with pytest.raises(ValueError, match="one with a class token"):
+        one.merge(other)
+
+
+def test_a_probe_measures_a_vit():
+    model = ViT.for_tokens(9, 4, 3, dim=16, depth=2, heads=2)
+    with probe(model, vision.THEORY.in_networks.metrics(), draws=2) as p, p.together(0):
+        model(torch.randn(16, 9, 4, generator=generator()))
+    rows = [row for row in p.result().table if row.quantity == NEIGHBOURS]
+    assert len(rows) == 4
+    assert all(0 < row.value < 1 for row in rows)
+
+
+def told(n: int = 300, *, noise: bool = False) -> TokenData:
+    """Tokens of noise; the token at place 1 shows the class."""
+    labels = torch.randint(3, (n,), generator=generator(4))
+    tokens = torch.randn(n, 4, 2, generator=generator(5), dtype=torch.float64)
+    if not noise:
+        tokens[:, 1] += 10.0 * torch.nn.functional.one_hot(labels, 3)[:, :2]
+    return TokenData(tokens=tokens, labels=labels, name="told")
+
+
+def rows_on(data: TokenData, draws: int = 39) -> dict[str, Measurement]:
+    table, _ = collect(on_data.measure(on_data.read(data), generator(), draws=draws))
+    return {row.quantity: row for row in table}
+
+
+def test_one_of_four_patches_is_relevant():
+    row = rows_on(told(1200))[on_data.SHARE]
+    assert row.value == pytest.approx(0.25, abs=0.06)
+    assert row.null.high < 0.15
+
+
+def test_on_noise_the_share_is_inside_its_null():
+    found = 0
+    for seed in range(20):
+        tokens = torch.randn(200, 6, 3, generator=generator(seed), dtype=torch.float64)
+        data = TokenData(tokens=tokens, labels=torch.randint(3, (200,), generator=generator(100 + seed)))
+        row = rows_on(data)[on_data.SHARE]
+        found += (1 + sum(draw >= row.value for draw in row.null.draws)) / 40 <= 0.05
+    assert found <= 4
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (replace(told(), labels=None), "needs labels"),
+        (replace(told(), labels=torch.zeros(300, dtype=torch.long)), "needs at least two classes"),
+        (replace(told(), labels=torch.arange(300)), "needs at least 1200 images"),
+        (TokenData(tokens=torch.zeros(20, 300, 1), labels=torch.arange(20) % 2), "needs at most 256 patches"),
+    ],
+)
+def test_data_that_do_not_fit_have_a_reason(data: TokenData, reason: str):
+    found = on_data.read(data)
+    assert isinstance(found, Unsupported)
+    assert reason in found.reason

@@ -1,0 +1,348 @@
+"""Claims about positional attention and patch association, label-relevant tokens, and the estimators of the measurements."""
+
+import copy
+import math
+from functools import lru_cache
+
+import torch
+from torch import Generator
+from torch.nn import functional
+
+from ...core.claims import Claim, Evidence
+from ...core.sources import Source
+from .association import group_attention, group_mass, mean_margin, other_group_attention
+from .in_networks import hsic
+from .learning import Learnt, PositionalAttentionModel, train_patches, transfer_accuracy
+from .patches import SpatialPatchData, group_accuracy, sigma
+from .relevance import word_posteriors
+from .tokens import LabelRelevantTokens, needed_samples, train_tokens
+
+JELASSI, LI = Source("jelassi2022vision", status="own"), Source("li2023theoretical", status="own")
+CKA = Source("song2012feature", status="second-hand")
+SAMPLES, TARGET = (8, 16, 32, 64, 128, 256, 512, 1024, 2048), 0.9
+IMAGES, SHAPES = 20_000, ((12, 2), (12, 3), (24, 3), (24, 4), (20, 5))
+SETTING = "24 patches in groups of 3, q = .1, noise .3, 3,000 batches of 256 new images, Adam at rate .02"
+KIND = {
+    "adam P P^T": {"rank": 24, "diagonal": True, "spread": 0.1},
+    "adam P P^T, no diagonal": {"rank": 24, "spread": 0.1},
+    "adam free": {},
+}
+
+
+def _draw(generator: Generator) -> SpatialPatchData:
+    """Draws sizes and q."""
+    patches, group = SHAPES[int(torch.randint(len(SHAPES), (), generator=generator))]
+    return SpatialPatchData(patches, group, q=0.4 + 0.4 * float(torch.rand((), generator=generator)))
+
+
+def _margins(data: SpatialPatchData, S: torch.Tensor, generator: Generator) -> torch.Tensor:
+    """Returns y F of new images for v = w, ``[images]``; F is rounded, so that exact ties are seen."""
+    x, labels, _ = data.coefficients(IMAGES, generator)
+    return labels * sigma((data.patches * x.double() @ S.mT).mul(1e9).round() / 1e9).sum(1)
+
+
+def _accuracy(generator: Generator, *, group: bool) -> Evidence:
+    """Measures the distance of the accuracy from the exact one, in standard errors."""
+    data = _draw(generator)
+    D = data.patches
+    S = group_attention(data.groups) if group else torch.full((D, D), 1 / D, dtype=torch.float64)
+    margin, exact = _margins(data, S, generator), group_accuracy(data)
+    right = torch.where(margin.abs() < 1e-6, 0.5, (margin > 0).double())
+    error = max((exact * (1 - exact) / IMAGES) ** 0.5, 1 / IMAGES)
+    detail = {"patches": D, "group": data.group, "q": data.q, "accuracy": float(right.mean()), "exact": exact}
+    return Evidence(abs(float(right.mean()) - exact) / error, 4.5, "<=", detail=detail)
+
+
+def _margin(generator: Generator, *, variance: bool) -> Evidence:
+    """Measures the distance of the mean of y F from the formula, in standard errors; attention is random."""
+    data = _draw(generator)
+    S = torch.softmax(torch.randn(data.patches, data.patches, generator=generator, dtype=torch.float64), -1)
+    margin = _margins(data, S, generator)
+    formula = mean_margin(S, data.groups, q=data.q if variance else 0.0)
+    error = float(margin.std()) / IMAGES**0.5
+    return Evidence(abs(float(margin.mean()) - formula) / error, 4.5, "<=", detail={"mean": float(margin.mean()), "formula": formula})
+
+
+def _moved(generator: Generator, *, rows: bool) -> Evidence:
+    """Measures the largest relative difference of F between attention to the own group and the same rows at other patches."""
+    data = _draw(generator)
+    groups = data.groups[torch.randperm(data.patches, generator=generator)]
+    own, other = group_attention(groups), other_group_attention(groups)
+    masses = float(group_mass(own, groups)), float(group_mass(other, groups))
+    if not rows:  # each row has a permutation of its own
+        other = torch.stack([row[torch.randperm(len(row), generator=generator)] for row in own])
+    x = torch.randn(500, data.patches, generator=generator, dtype=torch.float64)
+    first, second = (sigma(data.patches * x @ S.mT).sum(1) for S in (own, other))
+    distance = float((first - second).abs().max() / first.abs().max())
+    fits = masses[0] > 1 - 1e-12 and masses[1] < 1e-12
+    return Evidence(distance if fits else 1.0, 1e-12, "<=", detail={"mass, own": masses[0], "mass, moved": masses[1]})
+
+
+def _equal_rows(generator: Generator, *, free: bool) -> Evidence:
+    """Measures the distance of the mean weight on the own group, with the patch itself, from C/D after 150 steps of Adam."""
+    data = SpatialPatchData(q=0.1)
+    rank, spread = (0, 0.0) if free else (24, 0.1)
+    found = train_patches(data, generator=generator, optimiser="adam", steps=150, batch=128, diagonal=True, rank=rank, spread=spread)
+    S = found.model.weights().detach().double()
+    same = data.groups[:, None] == data.groups
+    distance = abs(float((S * same).sum(1).mean()) - data.group / data.patches)
+    return Evidence(distance, 1e-4, "<=", detail={"accuracy": found.accuracy, "largest weight": float(S.max())})
+
+
+def _largest(generator: Generator, *, factored: bool) -> Evidence:
+    """Measures the smallest excess of A_ii over the other entries of its row, where |P_i| is largest, over 200 draws."""
+    P = torch.randn(200, 12, 6, generator=generator, dtype=torch.float64)
+    A = P @ P.mT
+    if not factored:
+        A = torch.randn(200, 12, 12, generator=generator, dtype=torch.float64)
+        A = A + A.mT
+    diagonal = A.diagonal(dim1=1, dim2=2)
+    row = A[torch.arange(200), diagonal.argmax(1)]
+    others = row.masked_fill(functional.one_hot(diagonal.argmax(1), 12).bool(), -torch.inf).amax(1)
+    return Evidence(
+        float((diagonal.amax(1) - others).min()), 0.0, ">=", detail={"share": float((diagonal.amax(1) >= others).double().mean())}
+    )
+
+
+def _cka(generator: Generator, *, unbiased: bool) -> Evidence:
+    """Measures the ratio of the summed HSIC of independent features to that of each with itself; 50 batches of 32."""
+    sums = torch.zeros(3, dtype=torch.float64)
+    centre = torch.eye(32, dtype=torch.float64) - 1 / 32
+    for _ in range(50):
+        x, y = 1 + torch.randn(2, 32, 64, generator=generator, dtype=torch.float64)
+        K, L = x @ x.mT, y @ y.mT
+        pairs = ((K, L), (K, K), (L, L))
+        sums += torch.stack([hsic(a, b) if unbiased else (centre @ a @ centre * b).sum() for a, b in pairs])
+    return Evidence(abs(float(sums[0] / (sums[1] * sums[2]).sqrt())), 0.15, "<=", detail={"batches": 50, "features": 64})
+
+
+def _gain(generator: Generator, *, held_out: bool) -> Evidence:
+    """Measures the mean gain of words about labels that are independent of them."""
+    words, classes, n = 16, int(torch.randint(2, 11, (), generator=generator)), 400
+    ids, labels = torch.randint(words, (2 * n, 16), generator=generator), torch.randint(classes, (2 * n,), generator=generator)
+    found = word_posteriors(ids[:n], labels[:n], words=words, classes=classes)
+    part = slice(n, None) if held_out else slice(n)
+    value = float(found.gains(ids[part], labels[part]).mean())
+    return Evidence(value, 0.0, "<=", detail={"classes": classes})
+
+
+@lru_cache(maxsize=64)
+def _learnt(kind: str, seed: int) -> Learnt:
+    generator = torch.Generator().manual_seed(seed)
+    return train_patches(SpatialPatchData(q=0.1), generator=generator, optimiser="adam", **KIND[kind])
+
+
+def _detail(found: Learnt) -> dict[str, float]:
+    return {"accuracy": found.accuracy, "ranking": found.association.ranking, "mass": found.association.mass}
+
+
+def _associates(generator: Generator, kind: str) -> Evidence:
+    found = _learnt(kind, generator.initial_seed())
+    return Evidence(found.association.mass if found.accuracy >= 0.98 else 0.0, 0.5, ">=", detail=_detail(found))
+
+
+def _without(generator: Generator, kind: str) -> Evidence:
+    found = _learnt(kind, generator.initial_seed())
+    return Evidence(found.association.mass if found.accuracy >= 0.98 else 1.0, 0.2, "<=", detail=_detail(found))
+
+
+def _ranking(generator: Generator, *, diagonal: bool) -> Evidence:
+    """Measures the ranking of the own group minus its mass, after 3,000 steps of SGD from equal scores."""
+    data = SpatialPatchData(q=0.1)
+    found = train_patches(data, generator=generator, score_rate=0.5, spread=1e-6, diagonal=diagonal)
+    return Evidence(found.association.ranking - found.association.mass, 0.5, ">=", detail=_detail(found))
+
+
+def _transfer(generator: Generator, *, same: bool) -> Evidence:
+    """Measures the accuracy with frozen attention minus that of uniform attention; means over eight new features."""
+    data, seed = SpatialPatchData(q=0.1), generator.initial_seed()
+    uniform = PositionalAttentionModel(data.patches, data.dim, spread=0.0, diagonal=True)
+    model = copy.deepcopy(_learnt("adam P P^T", seed).model)
+    if not same:  # patches change places, so the groups of the model are not those of the data
+        with torch.no_grad():
+            model.positions.copy_(model.positions[torch.randperm(data.patches, generator=generator)])
+    means = [
+        sum(transfer_accuracy(each, data, images=80, generator=torch.Generator().manual_seed(100 * seed + k)) for k in range(8)) / 8
+        for each in (model, uniform)
+    ]
+    return Evidence(means[0] - means[1], 0.02, ">=", detail={"frozen attention": means[0], "uniform": means[1]})
+
+
+def _exponent(generator: Generator, *, noise: float) -> Evidence:
+    """Measures log_2 of the ratio of the samples that are needed at the shares .4 and .2; the smallest or largest size if out of range."""
+    needed = []
+    for alpha in (0.2, 0.4):
+        data = LabelRelevantTokens(alpha, noise)
+        accuracies = [float(train_tokens(data, n, networks=4, generator=generator).accuracy.mean()) for n in SAMPLES]
+        bound = SAMPLES[-1] if max(accuracies) < TARGET else SAMPLES[0]
+        needed.append(needed_samples(SAMPLES, accuracies, TARGET) or float(bound))
+    exponent = math.log2(needed[1] / needed[0])
+    return Evidence(exponent, -2.0, "<=", detail={"samples, share .2": needed[0], "samples, share .4": needed[1]})
+
+
+def _sparse(generator: Generator, *, told: bool) -> Evidence:
+    """Measures the mass on label-relevant tokens after the training, divided by their share; the mean over four models."""
+    data = LabelRelevantTokens(0.2)
+    found = train_tokens(data, 256, networks=4, generator=generator, random_labels=not told)
+    detail = {"before": float(found.mass_before.mean()) / 0.2, "accuracy": float(found.accuracy.mean())}
+    return Evidence(float(found.mass.mean()) / 0.2, 1.15, ">=", detail=detail)
+
+
+CLAIMS = (
+    Claim(
+        id="vision/group-attention",
+        statement=r"With $v = w$ and uniform attention to the own group, $F = C (\sigma(D y) + \sum_m \sigma(D \bar u_m))$ with the means "
+        r"$\bar u_m$ of the other groups, which are independent: this law gives the accuracy.",
+        measures="distance of the accuracy on 20,000 images from the exact one, standard errors",
+        source=JELASSI,
+        assumptions=("12 to 24 patches in groups of 2 to 5", "q between .4 and .8", "F = 0 counts one half"),
+        check=lambda generator: _accuracy(generator, group=True),
+        control=lambda generator: _accuracy(generator, group=False),
+        control_description="uniform attention to all patches",
+    ),
+    Claim(
+        id="vision/mean-margin",
+        statement=r"With $v = w$ any attention has $E[y F] = \frac1L \sum_{i,l} D^3 (g_{il}^3 + 3 q g_{il} r_{il}) + \nu D g_{il}$, where "
+        r"$g_{il}$ is the weight of row i on group l and $r_{il}$ the sum of its other squared weights.",
+        measures="distance of the mean over 20,000 images from the formula, standard errors",
+        source=JELASSI,
+        assumptions=("softmax of Gaussian scores", "q between .4 and .8"),
+        check=lambda generator: _margin(generator, variance=True),
+        control=lambda generator: _margin(generator, variance=False),
+        control_description="the formula for q = 0, that is without the patches outside the active group",
+    ),
+    Claim(
+        id="vision/moved-rows",
+        statement=r"F is a sum over rows, so it does not change if the rows of $S$ are permuted: attention to the own group (mass 1) and "
+        r"the same rows at patches of other groups (mass 0) are one function. Generalisation does not imply association.",
+        measures="largest relative difference of F on 500 Gaussian inputs; 1 if the masses are not 1 and 0",
+        source=JELASSI,
+        assumptions=("a random partition of 12 to 24 patches in groups of 2 to 5",),
+        check=lambda generator: _moved(generator, rows=True),
+        control=lambda generator: _moved(generator, rows=False),
+        control_description="the entries of each row are permuted, by a permutation of its own",
+    ),
+    Claim(
+        id="vision/equal-rows",
+        statement=r"A free A with the diagonal and equal rows at the start keeps equal rows in training, and then the mean weight on the "
+        r"own group, with the patch itself, is $C/D$ exactly, for any data and any number of steps.",
+        measures="distance of the mean weight on the own group from C/D",
+        source=JELASSI,
+        assumptions=("150 steps of Adam at rate .02, batches of 128 new images, float32", "A = 0 at the start"),
+        check=lambda generator: _equal_rows(generator, free=True),
+        control=lambda generator: _equal_rows(generator, free=False),
+        control_description=r"A = P P^T with random P",
+    ),
+    Claim(
+        id="vision/largest-row",
+        statement=r"If $A = P P^\top$, the patch with the largest $|P_i|$ attends to itself most: $A_{ii} \ge A_{ij}$. So no P gives every "
+        r"patch more weight on another group than on itself.",
+        measures="smallest excess of the diagonal entry over the others of its row",
+        source=JELASSI,
+        assumptions=("200 Gaussian P, 12 x 6",),
+        check=lambda generator: _largest(generator, factored=True),
+        control=lambda generator: _largest(generator, factored=False),
+        control_description="symmetric Gaussian scores, the row of the largest diagonal entry",
+    ),
+    Claim(
+        id="vision/unbiased-cka",
+        statement=r"With the unbiased estimator of HSIC the linear CKA, $HSIC(K, L) / \sqrt{HSIC(K, K) \, HSIC(L, L)}$, of independent "
+        r"features is near 0, whatever their dimension.",
+        measures="absolute CKA of independent Gaussian features of 64 dimensions with mean 1, 50 batches of 32",
+        source=CKA,
+        assumptions=("HSIC is summed over batches before the division",),
+        check=lambda generator: _cka(generator, unbiased=True),
+        control=lambda generator: _cka(generator, unbiased=False),
+        control_description="the usual, biased estimator",
+    ),
+    Claim(
+        id="vision/held-out-gain",
+        statement=r"If words are independent of the labels, the gain $\log \hat p(y | w, t) - \log \hat p(y)$ has a mean of at most 0 on "
+        r"images that were not counted.",
+        measures="mean gain, nats",
+        source=LI,
+        assumptions=("16 words at 16 places, 2 to 10 labels, uniform", "400 counted images, 400 measured ones"),
+        check=lambda generator: _gain(generator, held_out=True),
+        control=lambda generator: _gain(generator, held_out=False),
+        control_description="the gain on the counted images",
+    ),
+    Claim(
+        id="vision/associates",
+        statement=r"With $A = P P^\top$ and the diagonal, training generalises (accuracy at least .98) and associates: the mass on the own "
+        r"group is at least 1/2, with chance .087.",
+        measures="mass on the own group; 0 if the accuracy is below .98",
+        source=JELASSI,
+        assumptions=(SETTING, "24 columns of P, entries of P P^T of about .1"),
+        check=lambda generator: _associates(generator, "adam P P^T"),
+        control=lambda generator: _associates(generator, "adam P P^T, no diagonal"),
+        control_description="the diagonal is excluded",
+        cost="training",
+    ),
+    Claim(
+        id="vision/generalises-without",
+        statement=r"A free $A$ without the diagonal generalises (accuracy at least .98) without association: the mass on the own group is "
+        r"at most .2, with chance $(C - 1)/(D - 1) = .087$.",
+        measures="mass on the own group; 1 if the accuracy is below .98",
+        source=JELASSI,
+        assumptions=(SETTING, "entries of A of about .01 at the start"),
+        check=lambda generator: _without(generator, "adam free"),
+        control=lambda generator: _without(generator, "adam P P^T"),
+        control_description=r"A = P P^T with the diagonal",
+        cost="training",
+    ),
+    Claim(
+        id="vision/ranking-is-not-mass",
+        statement=r"SGD on a free $A$ without the diagonal ranks the own group first at a mass near chance: ranking minus mass is at least "
+        r"$1/2$.",
+        measures="ranking of the own group minus mass on it",
+        source=JELASSI,
+        assumptions=(
+            "24 patches in groups of 3, q = .1",
+            "3,000 batches of 256, SGD at rates .02 for v and .5 for A",
+            "equal scores at first",
+        ),
+        check=lambda generator: _ranking(generator, diagonal=False),
+        control=lambda generator: _ranking(generator, diagonal=True),
+        control_description="a patch may attend to itself",
+        cost="training",
+    ),
+    Claim(
+        id="vision/transfer",
+        statement=r"Attention $S$ that was learnt with one feature, then frozen, helps with a new feature $w$ and the same groups: its "
+        r"accuracy exceeds that of uniform attention by at least .02.",
+        measures="accuracy with frozen attention minus that with uniform attention, 80 images, means over eight features",
+        source=JELASSI,
+        assumptions=(SETTING, r"A = P P^T with the diagonal", "300 full-batch steps of Adam on v"),
+        check=lambda generator: _transfer(generator, same=True),
+        control=lambda generator: _transfer(generator, same=False),
+        control_description="new data with other groups",
+        cost="training",
+    ),
+    Claim(
+        id="vision/sample-exponent",
+        statement=r"The number of samples for an accuracy of .9 falls at least as $\alpha^{-2}$ in the share of label-relevant tokens, "
+        r"from .2 to .4.",
+        measures="base-2 logarithm of the ratio of the needed samples at the shares .4 and .2",
+        source=LI,
+        assumptions=(
+            "40 tokens, noise .5 in each of 32 coordinates, 200 steps of Adam",
+            "accuracy: mean over four models; interpolated between 8, 16, ..., 2,048 samples, 8 if all are above",
+        ),
+        check=lambda generator: _exponent(generator, noise=0.5),
+        control=lambda generator: _exponent(generator, noise=0.1),
+        control_description="noise .1, at which eight samples are enough",
+        cost="training",
+    ),
+    Claim(
+        id="vision/attention-grows",
+        statement=r"Training moves attention to the label-relevant tokens: their mass is at least $1.15 \alpha$; it is $\alpha$ for "
+        r"uniform attention.",
+        measures="mass on the relevant tokens, divided by their share",
+        source=LI,
+        assumptions=("share .2 of 40 tokens, noise .5", "256 samples, 200 steps of Adam, mean over four models"),
+        check=lambda generator: _sparse(generator, told=True),
+        control=lambda generator: _sparse(generator, told=False),
+        control_description="random labels",
+        cost="training",
+    ),
+)

@@ -1,0 +1,302 @@
+r"""What vision transformers attend to: neighbouring patches, label-relevant patches, and how far; and how alike their layers are.
+
+The patches must form a square grid; a class token in front of them is recognised in the first module. Per head, passively:
+
+* **mass on the 4-neighbours**, the weight of a patch on the patches beside, above and below it, as a share of its weight on all other
+  patches; uniform attention has the mean number of neighbours over (places - 1). **Mean attention distance** of the same shares, in
+  patches (:cite:t:`raghu2021vision`). The null of both are untrained networks.
+* **mass on label-relevant patches**: the weight of the class token, or of the mean over queries, on the fifth of the patches with the
+  largest relevance (:mod:`.relevance`). Words are k-means centres of the tokens of the first module at each place, posteriors are counted
+  on one half of the images, and the mass is measured on the other half. The null gives each image the map of another one, so it keeps what
+  places alone explain.
+* **CKA** of each block with the first one (:cite:t:`kornblith2019similarity`): linear, with the unbiased estimator of HSIC
+  (:cite:t:`song2012feature`), which is accumulated over batches (:cite:t:`nguyen2021wide`), on the features of all tokens. The null are
+  untrained networks.
+
+How much of the scores is positional is measured by the theory of induction heads (``PositionalShare``).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor
+
+from ...core.measurement import Measurement, Null
+from ...core.metric import ActivationKind, Activations, Metric, Place
+from ...core.sources import Source
+from ...core.statistics import RANGE_DRAWS, fixed_generator, permutations
+from ...core.theory import InNetworks
+from ...metrics.class_features import has_class_token
+from .on_data import words_of
+from .relevance import relevant_mass, word_posteriors
+
+NAME = "vision"
+RAGHU, KORNBLITH, LI = (
+    Source("raghu2021vision", status="own"),
+    Source("nguyen2021wide", status="own"),
+    Source("li2023theoretical", status="own"),
+)
+NEIGHBOURS, DISTANCE = "mass on the 4-neighbour patches", "mean attention distance, patches"
+RELEVANT, SIMILARITY = "mass on label-relevant patches", "CKA with the first block"
+OTHER_IMAGES = "maps of other images"
+NO_GRID = "patches do not form a square grid of at least 2 x 2"
+STORED, PROJECTED, PER_BATCH = 1000, 8, 32  # images of the relevance, dimensions of their tokens, images per batch of CKA
+
+
+@lru_cache(maxsize=16)
+def grid(places: int) -> tuple[Float[Tensor, "T T"], Float[Tensor, "T T"]] | None:
+    """Returns the mask of the 4-neighbours and the Euclidean distances of a square grid, ``[T, T]``; None if there is none."""
+    side = math.isqrt(places)
+    if side < 2 or side**2 != places:
+        return None
+    at = torch.cartesian_prod(torch.arange(side), torch.arange(side)).double()
+    distance = torch.cdist(at, at)
+    return (distance - 1).abs().lt(1e-6).double(), distance
+
+
+class PatchMetric(Metric):
+    """Base class of metrics that need to know whether there is a class token; it is recognised in the first module after a reset."""
+
+    def reset(self) -> None:
+        """Starts a new measurement."""
+        super().reset()
+        self.class_token: bool | None = None
+
+    def recognise(self, tokens: Tensor) -> int:
+        """Returns the number of tokens in front of the patches, 0 or 1."""
+        if self.class_token is None:
+            self.class_token = has_class_token(tokens)
+        return int(self.class_token)
+
+    def merge(self, other: Any) -> None:
+        """Adds the state of another metric.
+
+        Raises:
+            ValueError: one metric has seen a class token and the other has not.
+        """
+        if None not in (self.class_token, other.class_token) and self.class_token != other.class_token:
+            raise ValueError("merge needs two states of one network, got one with a class token and one without; measure them apart")
+        self.class_token = other.class_token if self.class_token is None else self.class_token
+        super().merge(other)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Returns the sums by place, and whether there is a class token."""
+        return super().state_dict() | ({} if self.class_token is None else {"class_token": torch.tensor(self.class_token)})
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restores the state of :meth:`state_dict`."""
+        super().load_state_dict({name: sums for name, sums in state.items() if name != "class_token"})
+        self.class_token = bool(state["class_token"]) if "class_token" in state else None
+
+
+class PatchAttention(PatchMetric):
+    """Mass on the 4-neighbours and mean attention distance of each head.
+
+    Attributes:
+        sums: by layer, first head and keys: number of images, then the sum of the maps, ``[heads, 1 + queries * keys]``.
+    """
+
+    kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+    null_source: ClassVar = "untrained"
+
+    def update(self, activations: Activations) -> None:
+        """Adds the maps of one module; modules without known weights are skipped."""
+        if (weights := activations.weights) is None:
+            return
+        skip = self.recognise(activations.tokens)
+        n, heads, queries, keys = weights.shape
+        fits = n == len(activations.tokens) and queries == keys
+        total = weights.detach().sum(0)[:, skip:, skip:] if fits else weights.new_zeros(heads, 0, 0)
+        count = total.new_full((heads, 1), float(n))
+        self.add((activations.layer, activations.first_head, total.shape[-1]), torch.cat([count, total.flatten(1)], 1).double().cpu())
+
+    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
+        """Returns two rows per layer and head."""
+        rows = []
+        for (layer, first, places), sums in sorted(self.sums.items(), key=lambda item: item[0]):
+            found = grid(places)
+            for head, (count, *flat) in enumerate(sums.tolist(), start=first):
+                columns = {"layer": layer, "head": head, "n": int(count), "source": RAGHU}
+                reason, mass, distance, note = NO_GRID, None, None, ""
+                if found is not None:
+                    A = torch.tensor(flat, dtype=torch.float64).reshape(places, places)
+                    A = A * (1 - torch.eye(places, dtype=torch.float64))
+                    total = A.sum(1)
+                    reason = "weights are not finite, or all weight is on the class token or the patch itself"
+                    if bool(total.isfinite().all()) and bool((total > 1e-12 * count).all()):
+                        near, far = found
+                        mass, distance = (float(((A * each).sum(1) / total).mean()) for each in (near, far))
+                        uniform = [float(each.sum() / (places * (places - 1))) for each in (near, far)]
+                        reason, note = "", f"uniform attention: {uniform[0]:.3f} and {uniform[1]:.2f} patches"
+                rows.append(Measurement(NAME, "in network", NEIGHBOURS, mass, unit="share", reason=reason, note=note, side=">=", **columns))
+                rows.append(Measurement(NAME, "in network", DISTANCE, distance, reason=reason, note=note, **columns))
+        return rows
+
+
+class RelevantMass(PatchMetric):
+    """Mass on label-relevant patches of each head; see the module's docstring.
+
+    The first 1,000 images are stored: the tokens of the first module in at most eight random directions, the labels, and for each head the
+    weights of the class token, or of the mean over queries.
+
+    Attributes:
+        sums: by layer and first head: weights on the patches, ``[n, heads, T]``; at (-1,): tokens and label, ``[n, T, 9]``. Of one
+            dimension, and empty, where they are unknown.
+    """
+
+    kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+
+    def reset(self) -> None:
+        """Starts a new measurement."""
+        super().reset()
+        self.first: Place | None = None  # the module whose tokens are the patches
+
+    def add(self, place: Place, sums: Tensor) -> None:
+        """Appends rows of further images."""
+        stored = self.sums.get(place, torch.zeros(0))
+        if stored.ndim == sums.ndim == 3 and stored.shape[1:] != sums.shape[1:]:
+            sums = torch.zeros(0)  # images of another size are left out
+        self.sums[place] = (torch.cat([stored, sums.to(stored)]) if len(stored) else sums)[:STORED] if len(sums) else stored
+
+    def update(self, activations: Activations) -> None:
+        """Adds the rows of one module; modules without known weights are skipped."""
+        weights, labels = activations.weights, activations.labels
+        if weights is None:
+            return
+        place, skip = (activations.layer, activations.first_head), self.recognise(activations.tokens)
+        fits = labels is not None and len(weights) == len(labels) and weights.shape[-1] == activations.tokens.shape[1] >= 2 + skip
+        if not fits or labels is None:
+            self.add(place, torch.zeros(0))
+            return
+        if len(self.sums.get(place, ())) >= STORED:
+            return
+        query = weights[:, :, 0] if self.class_token else weights.mean(2)
+        self.add(place, query[..., skip:].float().cpu())
+        self.first = place if self.first is None else self.first
+        if place == self.first:
+            tokens = activations.tokens[:, skip:].float()
+            if tokens.shape[-1] > PROJECTED:
+                directions = torch.randn(tokens.shape[-1], PROJECTED, generator=fixed_generator()) / tokens.shape[-1] ** 0.5
+                tokens = tokens @ directions.to(tokens)
+            column = labels.to(tokens)[:, None, None].expand(-1, tokens.shape[1], 1)
+            self.add((-1,), torch.cat([tokens, column], -1).cpu())
+
+    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
+        """Returns one row per layer and head, or one per module with the reason."""
+        rows, found = [], self._relevance()
+        for (layer, *first), maps in sorted(self.sums.items(), key=lambda item: item[0]):
+            if layer == -1:
+                continue
+            columns = {"layer": layer, "source": LI, "unit": "share", "side": ">="}
+            reason = found if isinstance(found, str) else ""
+            if not isinstance(found, str):
+                half = self.sums[(-1,)].shape[0] // 2
+                if not len(maps) or len(maps) != half + len(found) or maps.shape[-1] != found.shape[1]:
+                    reason = "modules have seen different numbers of images or patches"
+                elif not bool(maps.isfinite().all()):
+                    reason = "weights are not finite"
+                else:
+                    value = relevant_mass(maps[half:], found).mean(0).tolist()
+                    orders = permutations(len(found), min(draws, RANGE_DRAWS))
+                    chance = [relevant_mass(maps[half:], found[order]).mean(0).tolist() for order in orders]
+                    for head, mass in enumerate(value):
+                        null = Null(OTHER_IMAGES, tuple(draw[head] for draw in chance)) if draws else None
+                        place = {"head": first[0] + head, "n": len(found)}
+                        rows.append(Measurement(NAME, "in network", RELEVANT, mass, null=null, **place, **columns))
+            if reason:
+                rows.append(Measurement(NAME, "in network", RELEVANT, None, head=first[0], reason=reason, **columns))
+        return rows
+
+    def _relevance(self) -> Float[Tensor, "n T"] | str:
+        """Returns the relevance of the patches of the second half of the images, or the reason why there is none."""
+        stored = self.sums.get((-1,), torch.zeros(0))
+        if stored.ndim < 3:
+            return "no labels, sequences in windows, or a single patch"
+        labels = stored[:, 0, -1].long()
+        different, labels = labels.unique(return_inverse=True)
+        classes, half = len(different), len(labels) // 2
+        if classes < 2:
+            return "all images have one label"
+        if len(labels) < 4 * classes:
+            return f"expected at least {4 * classes} images of {classes} classes, got {len(labels)}; measure more images"
+        if not bool(stored.isfinite().all()):
+            return "tokens are not finite"
+        # Centred at each place, so that words are about contents and not about positions.
+        tokens = stored[..., :-1].double()
+        ids = words_of(tokens - tokens.mean(0))
+        return word_posteriors(ids[:half], labels[:half], words=int(ids.max()) + 1, classes=classes).of_patches(ids[half:])
+
+
+def hsic(K: Float[Tensor, "n n"], L: Float[Tensor, "n n"]) -> Float[Tensor, ""]:
+    r"""Computes the unbiased estimator of the Hilbert-Schmidt independence criterion from two Gram matrices of n >= 4 samples.
+
+    With both diagonals set to 0,
+    :math:`\bigl(\mathrm{tr}(KL) + \tfrac{1^\top K 1\, 1^\top L 1}{(n-1)(n-2)} - \tfrac{2}{n-2} 1^\top K L 1\bigr) / (n(n-3))`.
+
+    Raises:
+        ValueError: there are fewer than four samples, or the matrices differ in size.
+    """
+    n = len(K)
+    if n < 4 or K.shape != L.shape:
+        raise ValueError(f"K and L must be Gram matrices of the same n >= 4 samples, got {list(K.shape)} and {list(L.shape)}; add samples")
+    free = 1 - torch.eye(n, dtype=K.dtype, device=K.device)
+    K, L = K * free, L * free
+    k, m = K.sum(1), L.sum(1)
+    return ((K * L).sum() + k.sum() * m.sum() / ((n - 1) * (n - 2)) - 2 * (k @ m) / (n - 2)) / (n * (n - 3))
+
+
+class LayerSimilarity(Metric):
+    """Linear CKA of each block with the first one, from up to 32 images of each batch.
+
+    Attributes:
+        sums: by layer: images, batches, and the sums over batches of HSIC(first, layer), HSIC(layer, layer), HSIC(first, first), ``[5]``.
+    """
+
+    kinds: ClassVar[tuple[ActivationKind, ...]] = ("features",)
+    null_source: ClassVar = "untrained"
+
+    def reset(self) -> None:
+        """Starts a new measurement."""
+        super().reset()
+        self.first: int | None = None
+        self.gram = torch.zeros(0, 0)  # of the first block, in the current batch
+
+    def update(self, activations: Activations) -> None:
+        """Adds one block of one batch."""
+        if activations.kind != "features":
+            return
+        output = activations.output.detach()
+        n, layer = len(output), activations.layer
+        self.first = layer if self.first is None else min(self.first, layer)
+        sums = torch.tensor([float(n), 1, 0, 0, 0], dtype=torch.float64)
+        x = output[torch.linspace(0, n - 1, min(n, PER_BATCH)).long().to(output.device)].flatten(1).double()
+        x = x - x.mean(0)
+        scale = x.square().mean().sqrt()  # CKA does not depend on it
+        gram = (x @ x.mT / scale.square().clamp(min=1e-300)).cpu() / x.shape[1]
+        if layer == self.first:
+            self.gram = gram
+        if len(gram) >= 4 and gram.shape == self.gram.shape:
+            sums[2:] = torch.stack([hsic(self.gram, gram), hsic(gram, gram), hsic(self.gram, self.gram)])
+        self.add((layer,), sums)
+
+    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
+        """Returns one row per block after the first; one with the reason if there is a single block."""
+        rows = []
+        layers = sorted(self.sums)
+        for place in layers[1:] or layers:
+            count, _, cross, own, reference = self.sums[place].tolist()
+            columns = {"layer": place[0], "n": int(count), "source": KORNBLITH}
+            value, reason = None, "there is only one block"
+            if len(layers) > 1:
+                finite = math.isfinite(cross) and math.isfinite(own) and math.isfinite(reference)
+                value = cross / (own * reference) ** 0.5 if finite and own > 0 and reference > 0 else None
+                reason = "" if value is not None else "features are constant or not finite, or batches have fewer than four images"
+            rows.append(Measurement(NAME, "in network", SIMILARITY, value, reason=reason, **columns))
+        return rows
+
+
+IN_NETWORKS = InNetworks(metrics=lambda: (PatchAttention(), RelevantMass(), LayerSimilarity()), headline=RELEVANT, side=">=")

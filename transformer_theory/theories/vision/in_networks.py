@@ -109,6 +109,8 @@ class PatchAttention(PatchMetric):
             return
         skip = self.recognise(activations.tokens)
         n, heads, queries, keys = weights.shape
+        if not skip and grid(keys) is None and grid(keys - 1) is not None:
+            skip = 1  # a class token that contents have reached, since only later modules are measured
         fits = n == len(activations.tokens) and queries == keys
         total = weights.detach().sum(0)[:, skip:, skip:] if fits else weights.new_zeros(heads, 0, 0)
         count = total.new_full((heads, 1), float(n))

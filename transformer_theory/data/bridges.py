@@ -63,12 +63,16 @@ def codebook(
         kmeans = KMeans(k, n_init=1, random_state=seed).fit(points.double().cpu().numpy())  # pyright: ignore[reportArgumentType]
     centres = torch.from_numpy(kmeans.cluster_centers_).to(points)
     centres = centres[torch.linalg.vector_norm(centres, dim=-1).argsort(stable=True)]
+    return nearest_centre(points, centres).reshape(tokens.shape[:-1]), centres
+
+
+def nearest_centre(points: Float[Tensor, "n dim"], centres: Float[Tensor, "k dim"]) -> Int[Tensor, " n"]:
+    """Returns the number of the nearest centre of each point, ``[n]``."""
     # Compute distances from differences: |x|^2 - 2 x.c + |c|^2 cancels if a token is near its centre. Chunks limit the memory of the
     # distance matrix, which has one row per token.
-    ids = torch.cat(
+    return torch.cat(
         [torch.cdist(chunk, centres, compute_mode="donot_use_mm_for_euclid_dist").argmin(dim=-1) for chunk in points.split(65_536)]
     )
-    return ids.reshape(tokens.shape[:-1]), centres
 
 
 @converted(int64=("ids",))

@@ -18,9 +18,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..core.measurement import Measurement, Null
-from ..core.metric import ActivationKind, Activations, Metric
+from ..core.metric import ActivationKind, Activations
 from ..core.statistics import permutations
 from ..maths.linalg import logdet_identity_plus
+from .class_token import ClassTokenMetric
 from .coding import SecondMoments, class_coding_rate, coding_rate, unit_norm
 from .coding.memberships import blocks
 from .geometry import neural_collapse
@@ -33,7 +34,7 @@ NULL_KIND = "permuted labels"
 BATCH_ENTRIES = 2**22  # entries of the features in one batch of permuted groups; 32 MB in float64
 
 
-class ClassFeatures(Metric):
+class ClassFeatures(ClassTokenMetric):
     """Base class of the metrics that need labels. It stores the features of each block with their labels.
 
     Forward passes without labels are ignored, and so are features that are not finite. The permutations depend on the order of the samples,
@@ -56,7 +57,6 @@ class ClassFeatures(Metric):
     def reset(self) -> None:
         super().reset()
         self.samples: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
-        self.class_token: bool | None = None
         self.generator = torch.Generator().manual_seed(self.seed)
 
     def update(self, activations: Activations) -> None:
@@ -68,8 +68,7 @@ class ClassFeatures(Metric):
         labels = activations.labels
         if activations.kind != "features" or labels is None or not len(labels):
             return
-        if self.class_token is None:
-            self.class_token = has_class_token(activations.tokens)
+        self.recognise(activations.tokens)
         if labels.is_floating_point() or int(labels.min()) < 0:
             raise ValueError(f"labels must be integers 0, 1, ..., got {labels.dtype} from {float(labels.min()):g}; relabel from zero")
         tokens = activations.output.detach()
@@ -110,9 +109,7 @@ class ClassFeatures(Metric):
         Raises:
             ValueError: one metric used a class token and the other the mean of the tokens.
         """
-        if None not in (self.class_token, other.class_token) and self.class_token != other.class_token:
-            raise ValueError("merge needs two states of one network, got one with a class token and one with means of tokens")
-        self.class_token = other.class_token if self.class_token is None else self.class_token
+        super().merge(other)
         self.merge_samples(other)
 
     def merge_samples(self, other: Any) -> None:
@@ -123,14 +120,14 @@ class ClassFeatures(Metric):
     def state_dict(self) -> dict[str, Tensor]:
         state = {f"{layer}.{name}": x for layer, stored in self.samples.items() for name, x in zip(("features", "labels", "keys"), stored)}
         state["generator"] = self.generator.get_state()
-        return state if self.class_token is None else state | {"class_token": torch.tensor(self.class_token)}
+        return super().state_dict() | state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         self.reset()
         layers = sorted({int(name.partition(".")[0]) for name in state if name.partition(".")[2] == "keys"})
         self.samples = {layer: (state[f"{layer}.features"], state[f"{layer}.labels"], state[f"{layer}.keys"]) for layer in layers}
         self.generator.set_state(state["generator"])
-        self.class_token = bool(state["class_token"]) if "class_token" in state else None
+        super().load_state_dict({name: x for name, x in state.items() if name == "class_token"})
 
     @property
     def note(self) -> str:
@@ -338,9 +335,3 @@ def _collapse(features: Tensor, labels: Tensor) -> tuple[float | None, float | N
     except ValueError:  # fewer than two classes, or equal class means
         return None, None, None
     return collapse.nc1, collapse.nc2_norms, collapse.nc2_angles
-
-
-def has_class_token(tokens: Float[Tensor, "batch seq dim"]) -> bool:
-    """Returns whether the first token, and no other, is the same in every sequence of the first block's input."""
-    same = (tokens == tokens[:1]).all(2).all(0)
-    return len(tokens) > 1 and len(same) > 1 and bool(same[0]) and not bool(same[1:].any())

@@ -77,14 +77,14 @@ def test_similar_layers_have_cka_1_and_independent_ones_0():
     assert abs(independent.value) < 0.1
 
 
-def relevant_network(told: bool) -> tuple[vision.RelevantMass, torch.Tensor]:
+def relevant_network(attended: bool) -> tuple[vision.RelevantMass, torch.Tensor]:
     """Patches of noise; the patch at place k of 16 is large, and its sign is the label. The class token attends to it, or to another."""
     n = 300
     labels, place = torch.randint(2, (n,), generator=generator()), torch.randint(16, (n,), generator=generator(1))
     tokens = 0.1 * torch.randn(n, 17, 2, generator=generator(2))
     tokens[torch.arange(n), 1 + place, 0] = 4.0 * (2 * labels - 1)
     tokens[:, 0] = 1.0
-    chosen = place if told else torch.randint(16, (n,), generator=generator(3))
+    chosen = place if attended else torch.randint(16, (n,), generator=generator(3))
     weights = torch.nn.functional.one_hot(1 + chosen, 17).float()[:, None, None].expand(n, 1, 17, 17)
     metric = vision.RelevantMass()
     metric.update(attention(weights, labels, tokens))
@@ -152,13 +152,13 @@ def test_a_probe_measures_a_vit():
     assert all(0 < row.value < 1 for row in rows)
 
 
-def told(n: int = 300, *, noise: bool = False) -> TokenData:
+def informative(n: int = 300, *, noise: bool = False) -> TokenData:
     """Tokens of noise; the token at place 1 shows the class."""
     labels = torch.randint(3, (n,), generator=generator(4))
     tokens = torch.randn(n, 4, 2, generator=generator(5), dtype=torch.float64)
     if not noise:
         tokens[:, 1] += 10.0 * torch.nn.functional.one_hot(labels, 3)[:, :2]
-    return TokenData(tokens=tokens, labels=labels, name="told")
+    return TokenData(tokens=tokens, labels=labels, name="informative")
 
 
 def rows_on(data: TokenData, draws: int = 39) -> dict[str, Measurement]:
@@ -167,7 +167,7 @@ def rows_on(data: TokenData, draws: int = 39) -> dict[str, Measurement]:
 
 
 def test_one_of_four_patches_is_relevant():
-    row = rows_on(told(1200))[on_data.SHARE]
+    row = rows_on(informative(1200))[on_data.SHARE]
     assert row.value == pytest.approx(0.25, abs=0.06)
     assert row.null.high < 0.15
 
@@ -185,9 +185,9 @@ def test_on_noise_the_share_is_inside_its_null():
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (replace(told(), labels=None), "needs labels"),
-        (replace(told(), labels=torch.zeros(300, dtype=torch.long)), "needs at least two classes"),
-        (replace(told(), labels=torch.arange(300)), "needs at least 1200 images"),
+        (replace(informative(), labels=None), "needs labels"),
+        (replace(informative(), labels=torch.zeros(300, dtype=torch.long)), "needs at least two classes"),
+        (replace(informative(), labels=torch.arange(300)), "needs at least 1200 images"),
         (TokenData(tokens=torch.zeros(20, 300, 1), labels=torch.arange(20) % 2), "needs at most 256 patches"),
     ],
 )

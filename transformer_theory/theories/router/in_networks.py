@@ -8,18 +8,18 @@ looks at the token that decides the class, for which the needle would have to be
 Source: :cite:t:`jethani2021learned`; the quantity is our own.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
 
 from ...core.measurement import Measurement, Null
-from ...core.metric import ActivationKind, Activations, Metric, Place
+from ...core.metric import ActivationKind, Activations, Place
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator
 from ...core.theory import InNetworks
-from ...metrics.class_features import has_class_token
+from ...metrics.class_token import ClassTokenMetric
 from .information import choice_information, information_bias, information_null
 
 NAME, SOURCE = "router", Source("jethani2021learned", status="own")
@@ -29,7 +29,7 @@ PERMUTED = "permuted labels"
 POORLY = "no labels, sequences in windows, or weights that are not finite"
 
 
-class HeaviestKey(Metric):
+class HeaviestKey(ClassTokenMetric):
     """Information between the heaviest key of each head and the label, nats; see the module's docstring.
 
     The class token is recognised in the first module after a reset: the token that is the same in every sequence.
@@ -41,11 +41,6 @@ class HeaviestKey(Metric):
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
 
-    def reset(self) -> None:
-        """Starts a new measurement."""
-        super().reset()
-        self.class_token: bool | None = None
-
     def add(self, place: Place, sums: Tensor) -> None:
         """Appends the rows of further sequences."""
         self.sums[place] = torch.cat([self.sums[place], sums.to(self.sums[place].device)]) if place in self.sums else sums
@@ -55,37 +50,16 @@ class HeaviestKey(Metric):
         weights, labels = activations.weights, activations.labels
         if weights is None:
             return
-        if self.class_token is None:
-            self.class_token = has_class_token(activations.tokens)
+        class_token = self.recognise(activations.tokens)
         rows = torch.zeros(0, 1 + weights.shape[1], dtype=torch.int32, device=weights.device)
         if labels is not None and len(labels) == len(weights):
-            query = weights[:, :, 0] if self.class_token else weights.mean(2)
+            query = weights[:, :, 0] if class_token else weights.mean(2)
             largest, choice = query.max(-1)
             rows = torch.cat([labels.to(weights.device)[:, None], choice], 1).int()
             # The largest weight is NaN if any weight is.
             if not bool((known := largest.isfinite().all(-1)).all()):
                 rows = rows[known]
         self.add((activations.layer, activations.first_head), rows)
-
-    def merge(self, other: Any) -> None:
-        """Adds the state of another metric.
-
-        Raises:
-            ValueError: one metric has measured a class token and the other the mean over queries.
-        """
-        if None not in (self.class_token, other.class_token) and self.class_token != other.class_token:
-            raise ValueError("merge needs two states of one network, got one with a class token and one without; measure them apart")
-        self.class_token = other.class_token if self.class_token is None else self.class_token
-        super().merge(other)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Returns the rows by place, and whether there is a class token."""
-        return super().state_dict() | ({} if self.class_token is None else {"class_token": torch.tensor(self.class_token)})
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restores the state of :meth:`state_dict`."""
-        super().load_state_dict({name: rows for name, rows in state.items() if name != "class_token"})
-        self.class_token = bool(state["class_token"]) if "class_token" in state else None
 
     def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
         """Returns one row per layer and head."""

@@ -12,7 +12,7 @@ from ...core.claims import Claim, Evidence
 from ...core.sources import Source
 from .association import group_attention, group_mass, mean_margin, other_group_attention
 from .in_networks import hsic
-from .learning import Learnt, PositionalAttentionModel, train_patches, transfer_accuracy
+from .learning import KINDS, Learnt, PositionalAttentionModel, train_patches, transfer_accuracy
 from .patches import SpatialPatchData, group_accuracy, sigma
 from .relevance import word_posteriors
 from .tokens import LabelRelevantTokens, needed_samples, train_tokens
@@ -22,11 +22,6 @@ CKA = Source("song2012feature", status="second-hand")
 SAMPLES, TARGET = (8, 16, 32, 64, 128, 256, 512, 1024, 2048), 0.9
 IMAGES, SHAPES = 20_000, ((12, 2), (12, 3), (24, 3), (24, 4), (20, 5))
 SETTING = "24 patches in groups of 3, q = .1, noise .3, 3,000 batches of 256 new images, Adam at rate .02"
-KIND = {
-    "adam P P^T": {"rank": 24, "diagonal": True, "spread": 0.1},
-    "adam P P^T, no diagonal": {"rank": 24, "spread": 0.1},
-    "adam free": {},
-}
 
 
 def _draw(generator: Generator) -> SpatialPatchData:
@@ -129,7 +124,7 @@ def _gain(generator: Generator, *, held_out: bool) -> Evidence:
 @lru_cache(maxsize=64)
 def _learnt(kind: str, seed: int) -> Learnt:
     generator = torch.Generator().manual_seed(seed)
-    return train_patches(SpatialPatchData(q=0.1), generator=generator, optimiser="adam", **KIND[kind])
+    return train_patches(SpatialPatchData(q=0.1), generator=generator, **KINDS[kind])
 
 
 def _detail(found: Learnt) -> dict[str, float]:
@@ -149,7 +144,8 @@ def _without(generator: Generator, kind: str) -> Evidence:
 def _ranking(generator: Generator, *, diagonal: bool) -> Evidence:
     """Measures the ranking of the own group minus its mass, after 3,000 steps of SGD from equal scores."""
     data = SpatialPatchData(q=0.1)
-    found = train_patches(data, generator=generator, score_rate=0.5, spread=1e-6, diagonal=diagonal)
+    kind = f"free A, {'diagonal' if diagonal else 'no diagonal'}, SGD"
+    found = train_patches(data, generator=generator, **KINDS[kind])
     return Evidence(found.association.ranking - found.association.mass, 0.5, ">=", detail=_detail(found))
 
 
@@ -157,7 +153,7 @@ def _transfer(generator: Generator, *, same: bool) -> Evidence:
     """Measures the accuracy with frozen attention minus that of uniform attention; means over eight new features."""
     data, seed = SpatialPatchData(q=0.1), generator.initial_seed()
     uniform = PositionalAttentionModel(data.patches, data.dim, spread=0.0, diagonal=True)
-    model = copy.deepcopy(_learnt("adam P P^T", seed).model)
+    model = copy.deepcopy(_learnt("P P^T, diagonal, Adam", seed).model)
     if not same:  # patches change places, so the groups of the model are not those of the data
         with torch.no_grad():
             model.positions.copy_(model.positions[torch.randperm(data.patches, generator=generator)])
@@ -180,10 +176,10 @@ def _exponent(generator: Generator, *, noise: float) -> Evidence:
     return Evidence(exponent, -2.0, "<=", detail={"samples, share .2": needed[0], "samples, share .4": needed[1]})
 
 
-def _sparse(generator: Generator, *, told: bool) -> Evidence:
+def _sparse(generator: Generator, *, true_labels: bool) -> Evidence:
     """Measures the mass on label-relevant tokens after the training, divided by their share; the mean over four models."""
     data = LabelRelevantTokens(0.2)
-    found = train_tokens(data, 256, networks=4, generator=generator, random_labels=not told)
+    found = train_tokens(data, 256, networks=4, generator=generator, random_labels=not true_labels)
     detail = {"before": float(found.mass_before.mean()) / 0.2, "accuracy": float(found.accuracy.mean())}
     return Evidence(float(found.mass.mean()) / 0.2, 1.15, ">=", detail=detail)
 
@@ -273,8 +269,8 @@ CLAIMS = (
         measures="mass on the own group; 0 if the accuracy is below .98",
         source=JELASSI,
         assumptions=(SETTING, "24 columns of P, entries of P P^T of about .1"),
-        check=lambda generator: _associates(generator, "adam P P^T"),
-        control=lambda generator: _associates(generator, "adam P P^T, no diagonal"),
+        check=lambda generator: _associates(generator, "P P^T, diagonal, Adam"),
+        control=lambda generator: _associates(generator, "P P^T, no diagonal, Adam"),
         control_description="the diagonal is excluded",
         cost="training",
     ),
@@ -285,8 +281,8 @@ CLAIMS = (
         measures="mass on the own group; 1 if the accuracy is below .98",
         source=JELASSI,
         assumptions=(SETTING, "entries of A of about .01 at the start"),
-        check=lambda generator: _without(generator, "adam free"),
-        control=lambda generator: _without(generator, "adam P P^T"),
+        check=lambda generator: _without(generator, "free A, no diagonal, Adam"),
+        control=lambda generator: _without(generator, "P P^T, diagonal, Adam"),
         control_description=r"A = P P^T with the diagonal",
         cost="training",
     ),
@@ -340,8 +336,8 @@ CLAIMS = (
         measures="mass on the relevant tokens, divided by their share",
         source=LI,
         assumptions=("share .2 of 40 tokens, noise .5", "256 samples, 200 steps of Adam, mean over four models"),
-        check=lambda generator: _sparse(generator, told=True),
-        control=lambda generator: _sparse(generator, told=False),
+        check=lambda generator: _sparse(generator, true_labels=True),
+        control=lambda generator: _sparse(generator, true_labels=False),
         control_description="random labels",
         cost="training",
     ),

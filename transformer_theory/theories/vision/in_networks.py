@@ -17,9 +17,9 @@ How much of the scores is positional is measured by the theory of induction head
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -30,7 +30,7 @@ from ...core.metric import ActivationKind, Activations, Metric, Place
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator, permutations
 from ...core.theory import InNetworks
-from ...metrics.class_features import has_class_token
+from ...metrics.class_token import ClassTokenMetric
 from .on_data import words_of
 from .relevance import relevant_mass, word_posteriors
 
@@ -58,42 +58,7 @@ def grid(places: int) -> tuple[Float[Tensor, "T T"], Float[Tensor, "T T"]] | Non
     return (distance - 1).abs().lt(1e-6).double(), distance
 
 
-class PatchMetric(Metric):
-    """Base class of metrics that need to know whether there is a class token; it is recognised in the first module after a reset."""
-
-    def reset(self) -> None:
-        """Starts a new measurement."""
-        super().reset()
-        self.class_token: bool | None = None
-
-    def recognise(self, tokens: Tensor) -> int:
-        """Returns the number of tokens in front of the patches, 0 or 1."""
-        if self.class_token is None:
-            self.class_token = has_class_token(tokens)
-        return int(self.class_token)
-
-    def merge(self, other: Any) -> None:
-        """Adds the state of another metric.
-
-        Raises:
-            ValueError: one metric has seen a class token and the other has not.
-        """
-        if None not in (self.class_token, other.class_token) and self.class_token != other.class_token:
-            raise ValueError("merge needs two states of one network, got one with a class token and one without; measure them apart")
-        self.class_token = other.class_token if self.class_token is None else self.class_token
-        super().merge(other)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Returns the sums by place, and whether there is a class token."""
-        return super().state_dict() | ({} if self.class_token is None else {"class_token": torch.tensor(self.class_token)})
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restores the state of :meth:`state_dict`."""
-        super().load_state_dict({name: sums for name, sums in state.items() if name != "class_token"})
-        self.class_token = bool(state["class_token"]) if "class_token" in state else None
-
-
-class PatchAttention(PatchMetric):
+class PatchAttention(ClassTokenMetric):
     """Mass on the 4-neighbours and mean attention distance of each head.
 
     Attributes:
@@ -107,7 +72,7 @@ class PatchAttention(PatchMetric):
         """Adds the maps of one module; modules without known weights are skipped."""
         if (weights := activations.weights) is None:
             return
-        skip = self.recognise(activations.tokens)
+        skip = int(self.recognise(activations.tokens))
         n, heads, queries, keys = weights.shape
         if not skip and grid(keys) is None and grid(keys - 1) is not None:
             skip = 1  # a class token that contents have reached, since only later modules are measured
@@ -139,7 +104,7 @@ class PatchAttention(PatchMetric):
         return rows
 
 
-class RelevantMass(PatchMetric):
+class RelevantMass(ClassTokenMetric):
     """Mass on label-relevant patches of each head; see the module's docstring.
 
     The first 1,000 images are stored: the tokens of the first module in at most eight random directions, the labels, and for each head the
@@ -169,14 +134,14 @@ class RelevantMass(PatchMetric):
         weights, labels = activations.weights, activations.labels
         if weights is None:
             return
-        place, skip = (activations.layer, activations.first_head), self.recognise(activations.tokens)
+        place, skip = (activations.layer, activations.first_head), int(self.recognise(activations.tokens))
         fits = labels is not None and len(weights) == len(labels) and weights.shape[-1] == activations.tokens.shape[1] >= 2 + skip
         if not fits or labels is None:
             self.add(place, torch.zeros(0))
             return
         if len(self.sums.get(place, ())) >= STORED:
             return
-        query = weights[:, :, 0] if self.class_token else weights.mean(2)
+        query = weights[:, :, 0] if skip else weights.mean(2)
         self.add(place, query[..., skip:].float().cpu())
         self.first = place if self.first is None else self.first
         if place == self.first:

@@ -5,7 +5,7 @@ The loss is :math:`\log(1 + e^{-y F})` on new images in each step. Source: :cite
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -20,6 +20,15 @@ from .association import Association, patch_association
 from .patches import LINEAR, SpatialPatchData, SpatialPatches, sigma
 
 STEPS, BATCH, TESTED, SPREAD = 3000, 256, 4096, 0.01
+
+# The settings of train_patches that claims and figure compare.
+KINDS: dict[str, dict[str, Any]] = {
+    "P P^T, diagonal, Adam": {"optimiser": "adam", "rank": 24, "diagonal": True, "spread": 0.1},
+    "P P^T, no diagonal, Adam": {"optimiser": "adam", "rank": 24, "spread": 0.1},
+    "free A, no diagonal, Adam": {"optimiser": "adam"},
+    "free A, no diagonal, SGD": {"score_rate": 0.5, "spread": 1e-6},
+    "free A, diagonal, SGD": {"score_rate": 0.5, "spread": 1e-6, "diagonal": True},
+}
 
 
 class PositionalAttentionModel(nn.Module):

@@ -23,7 +23,7 @@ from ...core.result import Result
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator, permutations
 from ...core.theory import OnData, Unsupported
-from ...data.bridges import codebook
+from ...data.bridges import codebook, nearest_centre
 from ...data.tokens import TokenData, stratified
 from .relevance import relevant_share, word_posteriors
 
@@ -75,7 +75,7 @@ def words_of(tokens: Tensor) -> Int[Tensor, "n T"]:
     flat = (tokens / largest if largest > 0 else tokens).flatten(0, 1).double()
     some = flat[torch.randperm(len(flat), generator=fixed_generator())[:CENTRES]]
     _, centres = codebook(some, min(WORDS, len(some.unique(dim=0))), generator=fixed_generator())
-    return torch.cat([torch.cdist(part, centres).argmin(1) for part in flat.split(65536)]).reshape(tokens.shape[:2])
+    return nearest_centre(flat, centres).reshape(tokens.shape[:2])
 
 
 def measure(problem: LabelledWords, generator: Generator, *, draws: int) -> Iterator[Measurement | Arrays]:
@@ -90,7 +90,7 @@ def measure(problem: LabelledWords, generator: Generator, *, draws: int) -> Iter
     ids, labels = problem.ids[problem.measured], problem.labels[problem.measured]
     posteriors = word_posteriors(problem.ids[problem.counted], problem.labels[problem.counted], words=problem.words, classes=classes)
     prior = torch.bincount(labels).double() / len(labels)
-    entropy = float(-(prior * prior.clamp(min=1e-300).log()).sum())
+    entropy = float(torch.special.entr(prior).sum())
     threshold = RELEVANT * entropy
 
     def share(found: Tensor) -> float:

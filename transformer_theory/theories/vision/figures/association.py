@@ -6,10 +6,9 @@ Source: :cite:t:`jelassi2022vision`; the comparison of ranking and mass is our o
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import torch
 
 from ....core.experiment import RandomExperiment, setting
 from ....core.measurement import Arrays, Measurement
@@ -17,7 +16,7 @@ from ....core.plotting import COLOURS, axes, caption, style, text_figure
 from ....core.result import Result
 from ....core.sources import Source
 from ..association import chance, patch_association
-from ..learning import PositionalAttentionModel, accuracy, train_patches
+from ..learning import KINDS, PositionalAttentionModel, accuracy, train_patches
 from ..patches import SpatialPatchData, sum_accuracy
 
 if TYPE_CHECKING:
@@ -26,13 +25,6 @@ if TYPE_CHECKING:
 NAME, SOURCE = "vision", Source("jelassi2022vision", status="own")
 PARTS = ("accuracy", "ranking", "mass")
 POINTS = 12
-KINDS: dict[str, dict[str, Any]] = {
-    "P P^T, diagonal, Adam": {"optimiser": "adam", "rank": 24, "diagonal": True, "spread": 0.1},
-    "P P^T, no diagonal, Adam": {"optimiser": "adam", "rank": 24, "spread": 0.1},
-    "free A, no diagonal, Adam": {"optimiser": "adam"},
-    "free A, no diagonal, SGD": {"score_rate": 0.5, "spread": 1e-6},
-    "free A, diagonal, SGD": {"score_rate": 0.5, "spread": 1e-6, "diagonal": True},
-}
 
 
 @dataclass(frozen=True)
@@ -57,15 +49,15 @@ class AssociationInTraining(RandomExperiment):
         for kind, options in KINDS.items():
             curves = np.zeros((self.runs, 3, POINTS))
             for run in range(self.runs):
-                points: list[tuple[int, PositionalAttentionModel]] = []
+                points: list[PositionalAttentionModel] = []
 
                 def after(step: int, model: PositionalAttentionModel, points: list = points) -> None:
                     if step * POINTS // self.steps > (step - 1) * POINTS // self.steps:
-                        points.append((step, _copy(model)))
+                        points.append(copy.deepcopy(model))
 
                 found = train_patches(data, generator=generator, steps=self.steps, after=after, **options)
                 test = data.sample(2000, found.w, generator)
-                for place, (_, model) in enumerate(points[-POINTS:]):
+                for place, model in enumerate(points):
                     each = patch_association(model.scores().detach(), data.groups)
                     curves[run, :, place] = accuracy(model, test), each.ranking, each.mass
             for part, values in zip(PARTS, curves[:, :, -1].T):
@@ -84,7 +76,7 @@ class AssociationInTraining(RandomExperiment):
         data = SpatialPatchData(q=self.q)
         levels = (sum_accuracy(data), chance(data.patches, data.group), chance(data.patches, data.group))
         for place, (part, ax) in enumerate(zip(PARTS, panels)):
-            for (kind, _), colour in zip(KINDS.items(), colours):
+            for kind, colour in zip(KINDS, colours):
                 if kind in result.arrays:
                     ax.plot(steps, result.arrays[kind][:, place].mean(0), color=colour, label=kind)
             ax.axhline(levels[place], color="#3F4751", linestyle=":")
@@ -97,8 +89,3 @@ class AssociationInTraining(RandomExperiment):
             "ranking and mass. Several kinds generalise; only P P^T with the diagonal puts weight on the own group.",
         )
         return figure
-
-
-@torch.no_grad()
-def _copy(model: PositionalAttentionModel) -> PositionalAttentionModel:
-    return copy.deepcopy(model)

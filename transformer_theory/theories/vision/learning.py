@@ -3,7 +3,7 @@ r"""Training of positional attention: free scores or :math:`A = P P^\top`, SGD o
 The loss is :math:`\log(1 + e^{-y F})` on new images in each step. Source: :cite:t:`jelassi2022vision`; the constants are our own.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from ...core.validation import integers, number, positive
 from ...models.embedding import build
-from ...training.fitting import State, fit
+from ...training.fitting import Callback, fit
 from ...training.tasks import StreamTask
 from .association import Association, patch_association
 from .patches import LINEAR, SpatialPatchData, SpatialPatches, sigma
@@ -111,7 +111,7 @@ def train_patches(
     spread: float = SPREAD,
     stored: int = 0,
     decay: float = 0.0,
-    after: Callable[[int, PositionalAttentionModel], None] | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Learnt:
     """Trains :class:`PositionalAttentionModel` on new images in each step.
 
@@ -124,7 +124,7 @@ def train_patches(
         rank, diagonal, spread: see :class:`PositionalAttentionModel`.
         stored: number of images of a fixed training set; 0: new images in each step.
         decay: weight decay of AdamW.
-        after: function of the step and the model, called after each step.
+        callbacks: those of :func:`~transformer_theory.training.fitting.fit`.
     Raises:
         ValueError: the optimiser is unknown, or a number is out of range.
     """
@@ -139,7 +139,6 @@ def train_patches(
     assert isinstance(model, PositionalAttentionModel)
     groups = [{"params": [model.value], "lr": rate}, {"params": [model.positions], "lr": score_rate}]
     chosen = torch.optim.SGD(groups, lr=rate) if optimiser == "sgd" else torch.optim.AdamW(groups, lr=rate, weight_decay=decay)
-    callbacks = () if after is None else (lambda state: _call(after, state),)
     fit(
         model,
         StreamTask(logistic_loss, _stream(data, w, batch, stored)),
@@ -163,11 +162,6 @@ def _stream(data: SpatialPatchData, w: Tensor, batch: int, stored: int) -> Calla
                 yield SpatialPatches(fixed.patches[chosen], fixed.labels[chosen], fixed.active[chosen])
 
     return stream
-
-
-def _call(after: Callable[[int, PositionalAttentionModel], None], state: State) -> None:
-    assert isinstance(state.model, PositionalAttentionModel)
-    after(state.step, state.model)
 
 
 def transfer_accuracy(

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from torch import nn
 
 from ....core.experiment import RandomExperiment, setting
 from ....core.measurement import Arrays, Measurement
 from ....core.plotting import COLOURS, axes, caption, style, text_figure
 from ....core.result import Result
 from ....core.sources import Source
+from ....training.fitting import at_steps
 from ..association import chance, patch_association
 from ..learning import KINDS, PositionalAttentionModel, accuracy, train_patches
 from ..patches import SpatialPatchData, sum_accuracy
@@ -43,6 +45,10 @@ class AssociationInTraining(RandomExperiment):
         """One training of 24 steps."""
         return cls(steps=24, runs=1)
 
+    def stops(self) -> list[int]:
+        """Returns the steps at which the model is measured; the last is the end."""
+        return [point * self.steps // POINTS for point in range(1, POINTS + 1)]
+
     def measure(self) -> Iterator[Measurement | Arrays]:
         """Yields the three numbers at the end of each kind, and their curves, ``[runs, 3, points]``."""
         data, generator = SpatialPatchData(q=self.q), self.generator()
@@ -51,11 +57,11 @@ class AssociationInTraining(RandomExperiment):
             for run in range(self.runs):
                 points: list[PositionalAttentionModel] = []
 
-                def after(step: int, model: PositionalAttentionModel, points: list = points) -> None:
-                    if step * POINTS // self.steps > (step - 1) * POINTS // self.steps:
-                        points.append(copy.deepcopy(model))
+                def keep(_: int, model: nn.Module, points: list = points) -> None:
+                    points.append(copy.deepcopy(model))
 
-                found = train_patches(data, generator=generator, steps=self.steps, after=after, **options)
+                stops = at_steps(self.stops(), keep, limit=self.steps)
+                found = train_patches(data, generator=generator, steps=self.steps, callbacks=[stops], **options)
                 test = data.sample(2000, found.w, generator)
                 for place, model in enumerate(points):
                     each = patch_association(model.scores().detach(), data.groups)
@@ -71,14 +77,13 @@ class AssociationInTraining(RandomExperiment):
         if not result.arrays:
             return text_figure(f"{self.name}: nothing was measured")
         figure, panels = axes(1, 3, width=8.4, height=3.1)
-        steps = np.arange(1, POINTS + 1) * self.steps / POINTS
         colours = (COLOURS[NAME], "#4477AA", "#DDAA33", "#228833", COLOURS["null"])
         data = SpatialPatchData(q=self.q)
         levels = (sum_accuracy(data), chance(data.patches, data.group), chance(data.patches, data.group))
         for place, (part, ax) in enumerate(zip(PARTS, panels)):
             for kind, colour in zip(KINDS, colours):
                 if kind in result.arrays:
-                    ax.plot(steps, result.arrays[kind][:, place].mean(0), color=colour, label=kind)
+                    ax.plot(self.stops(), result.arrays[kind][:, place].mean(0), color=colour, label=kind)
             ax.axhline(levels[place], color="#3F4751", linestyle=":")
             ax.set(xlabel="step", title=part, ylim=(0, 1.04) if place else (min(levels[0], 0.95) - 0.03, 1.005))
         panels[0].set_ylim(None, 1.003)

@@ -17,9 +17,8 @@ help:  ## this list
 demo: .venv/.installed  ## all theories on the same real data; the page is runs/digits/report.html
 	@$(BIN)/transformer-theory compare --data digits --claim-seeds 1 --workers $(WORKERS) --out runs/digits --overwrite
 
-# Three processes on two cores: some tests wait for processes that they start.
 test: .venv/.installed  ## all tests
-	@$(BIN)/pytest -n 3 --dist worksteal
+	@$(BIN)/pytest -n 2 --dist worksteal
 
 lint: .venv/.installed  ## style and types
 	@$(BIN)/ruff check .

@@ -18,7 +18,7 @@ from transformer_theory.theories.crate.layer_curves import REDUCTION
 from transformer_theory.training import accuracy, train_classifier
 
 # %%
-# Handwritten digits as 16 patches of four pixels; two networks of the same width, depth and number of heads learn them for 200 steps, each
+# Handwritten digits as 16 patches of four pixels; two networks of the same width, depth and number of heads learn them for 120 steps, each
 # with its own learning rate. This is a short training, above all for the ViT: docs/theories/crate.md has longer runs with several seeds.
 
 generator = torch.Generator().manual_seed(0)
@@ -31,7 +31,7 @@ networks = {
 }
 rates = {"CRATE": 3e-3, "ViT": 2e-3}
 for name, model in networks.items():
-    train_classifier(model, train, validation, steps=200, warm_up=20, learning_rate=rates[name], generator=generator)
+    train_classifier(model, train, validation, steps=120, warm_up=12, learning_rate=rates[name], generator=generator)
     count = sum(parameter.numel() for parameter in model.parameters())
     print(f"{name:>5}: {count:,} parameters, accuracy {accuracy(model, validation):.1%} on {len(validation)} validation digits")
 

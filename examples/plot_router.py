@@ -42,7 +42,7 @@ print(f"information given the needle: {given:.2f} nats, log 2 = 0.69")
 # Six selectors each. A penalty from the first step sends some of them to a wrong token.
 for name, schedule in {"penalty from the first step": router.straight_through(0.05), "annealed": router.ANNEALED}.items():
     generator = torch.Generator().manual_seed(0)
-    found, _ = train_on_needles(schedule, sees_contents=False, networks=6, steps=300, generator=generator)
+    found, _ = train_on_needles(schedule, sees_contents=False, networks=6, steps=200, generator=generator)
     print(name, "hits:", [round(each, 2) for each in found.hit.tolist()])
 
 # %%

@@ -20,10 +20,10 @@ from transformer_theory.training.recipes import image_recipe
 
 # %%
 # Images are bytes with a class each. A recipe holds the settings, one frozen record, of which a few are changed here. On the command line
-# this is ``transformer-theory train crate --data digits --epochs 8 --interval 34 --theories crate,rate_reduction``.
+# this is ``transformer-theory train crate --data digits --epochs 5 --interval 34 --theories crate,rate_reduction``.
 
 data = tt.data.images("digits")
-settings = replace(image_recipe("crate", image_size=data[0].size), epochs=8, interval=34)
+settings = replace(image_recipe("crate", image_size=data[0].size), epochs=5, interval=34)
 theories = (crate.THEORY, rate_reduction.THEORY)
 folder = Path(tempfile.mkdtemp()) / "run"
 result = train(

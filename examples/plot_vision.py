@@ -30,7 +30,7 @@ print(f"largest difference of F: {float((first - second).abs().max() / first.abs
 # Trained: P P^T associates; free scores generalise without.
 for name, options in {"P P^T, diagonal": {"rank": 24, "diagonal": True, "spread": 0.1}, "free, no diagonal": {}}.items():
     generator = torch.Generator().manual_seed(0)
-    found = vision.train_patches(data, generator=generator, optimiser="adam", steps=1000, **options)
+    found = vision.train_patches(data, generator=generator, optimiser="adam", steps=600, **options)
     print(f"{name}: accuracy {found.accuracy:.3f}, ranking {found.association.ranking:.2f}, mass {found.association.mass:.2f}")
 
 # %%

@@ -3,6 +3,7 @@
 Nothing is downloaded, no code of the folder is executed, and pickled weights are refused.
 """
 
+import importlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,17 +58,24 @@ class LanguageModel:
         Raises:
             ValueError: the folder holds no tokenizer.
         """
-        from transformers import AutoTokenizer
-
+        library = _transformers()
         missing = f"{self.folder} must hold a tokenizer to read a text, got none; pass ids as a .npy file instead"
         # Without its files some tokenizers are made nevertheless, with an empty vocabulary.
         if self.folder is None or not any((self.folder / name).exists() for name in TOKENIZERS):
             raise ValueError(missing)
         try:
-            tokenizer = AutoTokenizer.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False)
+            tokenizer = library.AutoTokenizer.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False)
         except Exception as error:  # a missing tokenizer raises errors of many kinds
             raise ValueError(missing) from error
         return torch.tensor(tokenizer(text)["input_ids"], dtype=torch.long)
+
+
+def _transformers() -> Any:
+    """Imports ``transformers``. Its types are not checked: a type checker would read thousands of files for three names."""
+    try:
+        return importlib.import_module("transformers")
+    except ImportError as error:
+        raise ImportError("a folder of transformers needs the package transformers; pip install transformers") from error
 
 
 def read_language_model(folder: str | Path) -> LanguageModel:
@@ -92,24 +100,19 @@ def read_language_model(folder: str | Path) -> LanguageModel:
     if not any(folder.glob("*.safetensors")):
         others = ", ".join(sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pth"))) or "no weights"
         raise ValueError(f"{folder} must hold weights in .safetensors files, got {others}; save_pretrained writes them")
-    try:
-        from transformers import AutoModelForCausalLM
-        from transformers.utils import logging
-    except ImportError as error:
-        raise ImportError("a folder of transformers needs the package transformers; pip install transformers") from error
-    bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
+    library = _transformers()
+    bars = library.utils.logging.is_progress_bar_enabled()
+    library.utils.logging.disable_progress_bar()
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True, "output_loading_info": True}
     try:
-        read: Any = AutoModelForCausalLM.from_pretrained
-        network, loaded = read(folder, **options)
+        network, loaded = library.AutoModelForCausalLM.from_pretrained(folder, **options)
     except Exception as error:  # wrong types, shapes and damaged files raise errors of many kinds
         kind = ", ".join(described.get("architectures") or [described.get("model_type", "no type")])
         first = str(error).strip().splitlines()[0][:200]
         raise ValueError(f"{folder} must hold a causal language model, got {kind} ({first})") from error
     finally:
         if bars:
-            logging.enable_progress_bar()
+            library.utils.logging.enable_progress_bar()
     # transformers draws missing weights at random; a head that is tied to the embedding is not missing.
     if missing := sorted(loaded["missing_keys"]):
         names = ", ".join(missing[:3]) + (f" and {len(missing) - 3} others" if len(missing) > 3 else "")

@@ -111,6 +111,25 @@ def test_sentences_say_what_noise_gives_and_how_many_networks_moved():
     assert "no finding" not in other
 
 
+def test_networks_that_disagree_about_their_own_null_are_no_finding():
+    """The mean leaves the narrow null of a mean, but a network lies inside its own, and the differences vary too much over networks."""
+
+    def outcome_of(values, centres):
+        nulls = [Null("maps of other images", tuple(np.linspace(centre - 0.01, centre + 0.01, 19))) for centre in centres]
+        own = [
+            row for value, null in zip(values, nulls) for row in in_network(SVM, (value,), null=null, setting="null: maps of other images")
+        ]
+        own = [replace(row, seed=seed) for seed, row in enumerate(own)]
+        (finding,) = found(*in_network(SVM, values), *own).all
+        assert finding.own.value > finding.own.null.high  # of the mean
+        return finding.outcome
+
+    assert outcome_of((30.0, 31.0, 32.0), (29.0, 30.0, 30.0)) == "changed as predicted"  # every network
+    assert outcome_of((30.005, 30.005, 30.006), (30.0, 30.0, 30.0 - 0.1)) == "explained"
+    assert outcome_of((30.005, 30.3, 30.3), (30.0, 30.0, 30.0)) == "explained"
+    assert outcome_of((30.009, 30.012, 30.014), (30.0, 30.0, 30.0)) == "changed as predicted"  # one inside, the interval excludes 0
+
+
 def test_a_value_that_its_own_null_explains_is_no_finding():
     own = Null("sign flips", tuple(np.linspace(25, 40, 19)))
     rows = [*in_network(SVM, (30.0, 31.0, 32.0)), *in_network(SVM, (30.0, 31.0, 32.0), null=own, setting="null: sign flips")]

@@ -19,7 +19,7 @@ from ..core.statistics import LEVEL, UNTRAINED, without_p
 from ..core.theory import Theory
 from . import format
 from .aggregate import COMPARE, Aggregate, Entry
-from .outcomes import adjusted, other_p, side_of_null
+from .outcomes import adjusted, other_p, side_of_own_null
 
 View = Literal["raw tokens", "features", "network"]
 Outcome = Literal["as predicted", "changed as predicted", "explained", "at chance", "opposite", "any data", "not tested", "not measured"]
@@ -27,7 +27,8 @@ OUTCOMES: dict[Outcome, str] = {
     "as predicted": f"on the predicted side of a null that permutes the evaluation; false discovery rate at most {LEVEL:g}",
     "changed as predicted": "training moved the value to the predicted side of untrained networks, and beyond the metric's own null if "
     "there is one; a network that memorises noise may change in the same way",
-    "explained": "training moved the value, but on that side it does not leave the metric's own null, which gives as much",
+    "explained": "training moved the value, but on that side it does not leave the metric's own null in every network, or by a difference "
+    "whose interval over networks excludes 0; that null gives as much",
     "at chance": "not distinguishable from the null, for want of an effect or of power",
     "opposite": f"on the side of the null opposite to the prediction; false discovery rate at most {LEVEL:g}",
     "any data": "a statement about any data: compare it with the value on noise",
@@ -54,6 +55,7 @@ class Finding:
         other_p, other_q: the same on the side opposite to the prediction.
         results: names of the results behind it, ``"R1, R2"``.
         own: in networks, the same summary with the null of the metric itself instead of untrained networks; None if it has none.
+        own_side: the side of that null on which the networks lie (:func:`~.outcomes.side_of_own_null`).
     """
 
     theory: Theory
@@ -67,6 +69,7 @@ class Finding:
     other_q: float | None = None
     results: str = ""
     own: Measurement | None = None
+    own_side: int | None = None
 
     @property
     def column(self) -> tuple[str, View, str]:
@@ -91,7 +94,7 @@ class Finding:
             return "not measured"
         if row.scope == "any data":
             return "any data"
-        own = None if self.own is None else side_of_null(self.own)
+        own = self.own_side
         if self.q is None or (self.own is not None and own is None):
             return "not tested"
         if not self.side:
@@ -185,7 +188,7 @@ def _of_theory(aggregate: Aggregate, theory: Theory) -> list[Finding]:
         for entry in aggregate.select(theory=theory.name, kind="in network", quantity=theory.in_networks.headline, layer=None, head=None):
             entries.append(("network", entry))
     found: list[Finding] = []
-    own: dict[tuple, Measurement] = {}
+    own: dict[tuple, Entry] = {}
     places: list[tuple] = []
     for view, entry in entries:
         results = [aggregate.results[index] for index in entry.results]
@@ -194,7 +197,7 @@ def _of_theory(aggregate: Aggregate, theory: Theory) -> list[Finding]:
         data = entry.row.data or str(results[0].settings.get("data") or "data")
         place = (data, entry.row.model, entry.results)  # entries of different settings come from different results
         if view == "network" and entry.row.setting:  # the row with the metric's own null
-            own[place] = entry.row
+            own[place] = entry
         elif not entry.row.setting:
             found.append(
                 Finding(
@@ -202,7 +205,9 @@ def _of_theory(aggregate: Aggregate, theory: Theory) -> list[Finding]:
                 )
             )
             places.append(place)
-    found = [replace(one, own=own.get(place)) if one.view == "network" else one for one, place in zip(found, places)]
+    for index, (one, place) in enumerate(zip(found, places)):
+        if one.view == "network" and (entry := own.get(place)) is not None:
+            found[index] = replace(one, own=entry.row, own_side=side_of_own_null(entry))
     return sorted(found, key=lambda finding: ("raw tokens", "features", "network").index(finding.view))
 
 

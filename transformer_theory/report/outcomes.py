@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from ..core.measurement import Measurement, Side
-from ..core.statistics import LEVEL, RANGE_DRAWS, false_discoveries, over_seeds
+from ..core.statistics import LEVEL, RANGE_DRAWS, false_discoveries, over_seeds, student_interval
 from .aggregate import Entry
 
 if TYPE_CHECKING:
@@ -31,6 +31,20 @@ def side_of_null(row: Measurement) -> int | None:
         return 1
     other = OTHER_SIDE.get(row.side)
     return -1 if other is not None and row.null.p(row.value, other) <= LEVEL else 0
+
+
+def side_of_own_null(entry: Entry) -> int | None:
+    """Returns the side of a metric's own null on which networks lie: 1, -1, 0 or None, as :func:`side_of_null`.
+
+    Draws of such a null differ in a permutation within each network, not in the network, so the null of a mean over networks is narrow. A
+    side therefore counts only if every network leaves its own null on it, or if the interval of the difference over networks excludes 0.
+    """
+    side = side_of_null(entry.row)
+    rows = [row for row in entry.rows if row.value is not None and row.null is not None and row.null.draws]
+    if not side or len(rows) < 2 or all(side_of_null(row) == side for row in rows):
+        return side
+    ends = student_interval([row.value - row.null.median for row in rows if row.value is not None and row.null is not None])
+    return side if ends is not None and not ends[0] <= 0 <= ends[1] else 0
 
 
 def adjusted(family: "Sequence[Tested]") -> "list[Tested]":

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import transformer_theory as tt
+from tests.contract.instances import few_steps
 from transformer_theory.compare import small_networks
 from transformer_theory.core.statistics import BAND_DRAWS, HEADLINE_DRAWS, UNTRAINED
 from transformer_theory.core.theory import InNetworks, Response
@@ -28,7 +29,7 @@ def digits() -> TokenData:
 
 @pytest.fixture(scope="module")
 def result(digits):
-    with pytest.MonkeyPatch.context() as patch:  # the contract checks shapes
+    with pytest.MonkeyPatch.context() as patch, few_steps():  # the contract checks shapes
         patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
         patch.setattr(small_networks, "RANGE_DRAWS", 5)
         return tt.compare(digits, THEORIES, seeds=1, steps=STEPS, networks=("ViT",), claim_seeds=1)

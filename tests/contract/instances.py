@@ -1,7 +1,10 @@
 """Small data sets of every shape that a theory may be given. Each entry is a function, so that a test builds only what it uses."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from importlib import import_module
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -9,6 +12,21 @@ from torch import Tensor
 from transformer_theory.data import TokenData
 
 N, SEQ, DIM, CLASSES, WORDS = 24, 5, 4, 3, 6
+# Numbers of steps of the models that theories train on data, by module.
+FEWER = {
+    "in_context.on_data": {"STEPS": 20},
+    "router.on_data": {"STEPS": 20},
+    "scan_snap.minimal_model": {"MAX_STEPS": 60, "MAX_SCANNING_STEPS": 60},
+}
+
+
+@contextmanager
+def few_steps() -> Iterator[None]:
+    """Trains the theories' models on data for few steps: rows, reasons and figures do not depend on how well a model is trained."""
+    with ExitStack() as stack:
+        for name, constants in FEWER.items():
+            stack.enter_context(mock.patch.multiple(import_module(f"transformer_theory.theories.{name}"), **constants))
+        yield
 
 
 def sequences(*, n: int = N, seq: int = SEQ, dim: int = DIM, classes: int = CLASSES, words: int = WORDS, seed: int = 0) -> TokenData:

@@ -6,8 +6,6 @@ import pkgutil
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import import_module
-from unittest import mock
 
 import matplotlib.figure
 import numpy as np
@@ -16,7 +14,7 @@ import torch
 from latex2mathml.converter import convert
 
 import transformer_theory.theories
-from tests.contract.instances import DATA, fields_of, sequences
+from tests.contract.instances import DATA, few_steps, fields_of, sequences
 from transformer_theory import models
 from transformer_theory.core.ladder import Ladder
 from transformer_theory.core.measurement import COLUMNS, Measurement, Table, collect
@@ -36,7 +34,6 @@ every_on_data = pytest.mark.parametrize("theory", ON_DATA, ids=lambda theory: th
 every_in_networks = pytest.mark.parametrize("theory", IN_NETWORKS, ids=lambda theory: theory.name, scope="module")
 every_data = pytest.mark.parametrize("data", DATA)
 REPEATED = 1.0  # CPU seconds up to which a first rung is measured twice; `reach` is tested for the others
-FEWER = {"in_context": {"STEPS": 20}}  # constants of `on_data` in the tests of unusual data
 SAME_SHAPES = {"labels only", "ids without labels", "own query", "all zero", "tiny", "huge"}  # as the complete data
 
 
@@ -69,8 +66,8 @@ def measured(theory: Theory, name: str = "complete") -> Result:
     before = [tensor.clone() for tensor in fields_of(data)]
     if name == "complete":
         result = measure(theory, data)
-    else:  # rows, reasons and figures do not depend on how well a model is trained
-        with mock.patch.dict(vars(import_module(f"transformer_theory.theories.{theory.name}.on_data")), FEWER.get(theory.name, {})):
+    else:
+        with few_steps():
             result = measure(theory, data, draws=2)
     assert all(torch.equal(was, now) for was, now in zip(before, fields_of(data), strict=True)), "the data were changed"
     return result

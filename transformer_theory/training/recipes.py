@@ -2,7 +2,7 @@
 
 :data:`RECIPES` are small networks that take the tokens of :class:`~transformer_theory.data.TokenData`, so that theories and networks have
 the same input. :data:`IMAGE_RECIPES` are settings of trainings on images: ``minutes`` for two CPU cores and colour images of 32 pixels,
-``digits`` for grey images of 8 pixels, and ``hours`` for an accelerator (not measured). For results see docs/training.md.
+``digits`` for grey images of 8 pixels, and ``hours`` for an accelerator. For results see docs/training.md.
 """
 
 from collections.abc import Callable

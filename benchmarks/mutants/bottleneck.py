@@ -64,10 +64,11 @@ MUTANTS = (
     Mutant(
         f"{BOTTLENECK}.gaussian.gaussian_bottleneck",
         "beta * (1 - value) > 1",
-        "beta * (1 - value) > 2.5",
+        "beta * (1 - value) > 3",
         "wrong factor",
         "a larger critical trade-off",
     ),
+    Mutant(f"{BOTTLENECK}.gaussian.gaussian_bottleneck", "(1 - value) > 1", "(1 - value) > 0", "missing term", "all directions are active"),
     Mutant(
         f"{BOTTLENECK}.gaussian.GaussianPair.informations", "rate - 0.5 *", "rate - 1.0 *", "wrong factor", "a relevance without the half"
     ),

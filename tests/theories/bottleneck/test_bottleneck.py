@@ -12,6 +12,8 @@ from transformer_theory.core.errors import NotConverged
 from transformer_theory.core.metric import Activations
 from transformer_theory.core.theory import Unsupported
 from transformer_theory.theories.bottleneck import (
+    GaussianPair,
+    VariationalBottleneck,
     WordInformation,
     gaussian_bottleneck,
     information_bottleneck,
@@ -20,10 +22,10 @@ from transformer_theory.theories.bottleneck import (
     random_joint,
     rare_cluster,
     sample_information,
+    variational_bound,
 )
 from transformer_theory.theories.bottleneck.claims import gerber, random_encoder
 from transformer_theory.theories.bottleneck.curve import iterate, point
-from transformer_theory.theories.bottleneck.gaussian import GaussianPair
 from transformer_theory.theories.bottleneck.in_networks import COMPRESSION, SHARE
 from transformer_theory.theories.bottleneck.information import words
 from transformer_theory.theories.bottleneck.on_data import HELD_OUT, ON_DATA
@@ -111,6 +113,21 @@ def test_sample_information_and_its_bias():
     assert 0 < noise < 5 * bias
 
 
+def test_independent_variables_have_no_onset():
+    found = onset(np.outer([0.3, 0.7], [0.4, 0.6]))
+    assert (found.eta, found.beta, found.local_beta) == (0, math.inf, math.inf)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_only_active_directions_of_a_gaussian_count():
+    pair = GaussianPair(np.diag([1.5, 0.4]).astype("float32"), 1.0)
+    assert gaussian_bottleneck(pair.eigenvalues(), 4.0) == pytest.approx(gaussian_bottleneck(pair.eigenvalues()[:1], 4.0))
+
+
+def test_large_integers_need_no_large_table():
+    assert sample_information([10**12, 0], [0, 10**12])[0] == pytest.approx(math.log(2))
+
+
 def test_float32_numpy_and_zero_rows():
     joint = np.array([[0.4, 0.1, 0], [0, 0, 0], [0.1, 0.4, 0]], dtype="float32")
     assert information_bottleneck(joint, [4]).joint.shape == (2, 2)
@@ -121,7 +138,7 @@ def test_an_interrupted_solver_raises():
         information_bottleneck(random_joint(8, 4, generator(1)), [5.0], rounds=1)
 
 
-LAW = [[0.4, 0.1], [0.1, 0.4]]
+LAW, EYE = [[0.4, 0.1], [0.1, 0.4]], torch.eye(2, dtype=torch.float64)
 BAD = [
     (lambda: information_bottleneck([[0.4, 0.1], [0.1, 0.3]], 2.0), "expected joint that sums to 1, got 0.9; divide"),
     (lambda: information_bottleneck([[0.6, -0.1], [0.1, 0.4]], 2.0), "expected joint without negative entries, got -0.1"),
@@ -138,6 +155,18 @@ BAD = [
     (lambda: rare_cluster(torch.tensor(LAW), torch.tensor([0.9, 0.1]), 0.9), "expected a mass in"),
     (lambda: gaussian_bottleneck([0.0], 2.0), r"expected eigenvalues in \(0, 1\]"),
     (lambda: gaussian_bottleneck([0.5], -2.0), "beta must be positive and finite"),
+    (lambda: gaussian_bottleneck(np.eye(2) / 2, 4.0), "eigenvalues must be a vector"),
+    (lambda: GaussianPair(torch.ones(2).double(), 1.0), "map must be a matrix"),
+    (
+        lambda: variational_bound(VariationalBottleneck(2, 2, 2, generator()), GaussianPair(EYE, 1.0), 0, generator()),
+        "n must be at least 1",
+    ),
+    (lambda: variational_bound(VariationalBottleneck(3, 3, 2, generator()), GaussianPair(EYE, 1.0), 9, generator()), "dimensions"),
+    (lambda: onset(LAW, starts=-1), "starts must be at least 0"),
+    (lambda: onset(LAW, steps=0), "steps must be at least 1"),
+    (lambda: rare_cluster(torch.tensor(LAW), torch.tensor([5.0, 3.0]), 0.01), "expected a posterior of 2 probabilities"),
+    (lambda: words(torch.zeros(0, 2), 3), "at least one point"),
+    (lambda: information_bottleneck(LAW, 4.0).at(math.nan), "expected a compression of at least 0"),
     (lambda: sample_information([0, 1], [0, 1, 1]), "expected two vectors of one length"),
     (lambda: sample_information([0.5, 1.0], [0, 1]), "first must hold integers"),
     (lambda: sample_information([-1, 1], [0, 1]), "expected integers from 0"),
@@ -147,6 +176,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("call", "message"), BAD)
+@pytest.mark.usefixtures("unchecked")
 def test_bad_input(call, message):
     with pytest.raises((ValueError, TypeError), match=message) as caught:
         call()
@@ -156,7 +186,9 @@ def test_bad_input(call, message):
 def features(n: int, *, classes: int = 3, noise: float = 0.3, seed: int = 0) -> Activations:
     labels = torch.arange(n) % classes
     draw = generator(seed)
-    tokens = torch.eye(classes, 8, dtype=torch.float64)[labels][:, None] + noise * torch.randn(n, 4, 8, generator=draw, dtype=torch.float64)
+    tokens = torch.eye(max(8, classes), 8, dtype=torch.float64)[labels][:, None] + noise * torch.randn(
+        n, 4, 8, generator=draw, dtype=torch.float64
+    )
     return Activations(name="blocks.0", layer=0, kind="features", tokens=tokens, output=tokens, labels=labels)
 
 
@@ -187,7 +219,14 @@ def test_merging_equals_one_pass():
     assert restored.compute()[0].value == merged.value
 
 
-@pytest.mark.parametrize(("activations", "reason"), [(features(10), "needs 16 samples"), (features(40, classes=1), "needs two classes")])
+@pytest.mark.parametrize(
+    ("activations", "reason"),
+    [
+        (features(10), "needs 16 samples"),
+        (features(40, classes=1), "needs two classes"),
+        (features(40, classes=40), "needs two samples per class"),
+    ],
+)
 def test_metric_without_value_has_a_reason(activations, reason):
     metric = WordInformation()
     metric.update(activations)
@@ -196,7 +235,7 @@ def test_metric_without_value_has_a_reason(activations, reason):
     assert reason in row.reason
 
 
-def test_words_depend_on_the_points_alone():
+def test_words_repeat():
     points = torch.randn(200, 3, generator=generator(), dtype=torch.float64)
     codes = words(points, 8)
     assert torch.equal(codes, words(points, 8))

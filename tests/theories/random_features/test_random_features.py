@@ -206,6 +206,7 @@ def test_features_that_do_not_fit_into_memory_are_refused(monkeypatch):
     [
         (TokenData(torch.randn(30, 3, 2, dtype=torch.float64)), "labels of at least two classes"),
         (made(12, signal=True), "at least 16 sequences"),
+        (TokenData(torch.randn(30, 3, 2, dtype=torch.float64), labels=torch.arange(30)), "two sequences per class"),
         (TokenData(torch.ones(30, 3, 2, dtype=torch.float64), labels=torch.arange(30) % 2), "tokens that differ"),
     ],
 )

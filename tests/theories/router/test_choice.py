@@ -38,6 +38,7 @@ def test_the_entropy_gradient_is_that_of_automatic_differentiation():
     p = torch.softmax(scores, -1)
     (expected,) = torch.autograd.grad(-(p * p.log()).sum(), scores)
     torch.testing.assert_close(choice.entropy_gradient(scores.detach()), expected, rtol=1e-10, atol=1e-13)
+    torch.testing.assert_close(choice.entropy_gradient(scores.detach()[0]), expected[0], rtol=1e-10, atol=1e-13)  # without a batch
     float32 = choice.entropy_gradient(scores.detach().float().numpy())
     assert float32.dtype == torch.float64
     torch.testing.assert_close(float32, expected, rtol=1e-4, atol=1e-6)
@@ -118,6 +119,10 @@ def test_listed_needles_are_all_sequences():
     assert torch.equal((data.tokens[torch.arange(64), data.needle, 1] > 0).long(), data.labels)
 
 
+def trained(tokens: torch.Tensor, labels: torch.Tensor):
+    return router.train_selectors(lambda _: (tokens, labels), 4, networks=2, steps=1, generator=generator())
+
+
 BAD = {
     "temperature 0": (lambda: router.gumbel_softmax(torch.zeros(2), torch.zeros(2), temperature=0.0), "temperature must be positive"),
     "temperature below 0": (lambda: router.Schedule(end=-1.0), "end must be positive"),
@@ -138,6 +143,18 @@ BAD = {
     "hit of other samples": (lambda: router.hit([0, 1], [0]), "positions of the same samples"),
     "hit above 1": (lambda: router.label_blind_bound(1.2), "hit must be a share"),
     "hit NaN": (lambda: router.label_blind_bound(math.nan), "hit must be a share"),
+    "noise of another shape": (lambda: router.gumbel_softmax([0, 1.0], [0, 0, 0.0]), "of equal shape"),
+    "no tokens": (lambda: router.sample_choice(torch.zeros(3, 0), 2, generator=generator()), "at least one token"),
+    "difference NaN": (lambda: router.relaxed_gradient_mean(math.nan), "delta must be finite"),
+    "observed of other samples": (lambda: router.best_accuracy(torch.zeros(3, 1), torch.zeros(2)), "observed must hold integers"),
+    "observed is a vector": (lambda: router.best_accuracy([0, 1], [0, 1]), "observed and labels must be"),
+    "label below 0": (lambda: router.best_accuracy([[0], [1]], [-1, 1]), "observed and labels must be"),
+    "negative weight": (lambda: router.best_accuracy([[0], [1]], [0, 1], [2.0, -1.0]), "weights must be probabilities"),
+    "tokens of another dimension": (lambda: router.RouterSelector(4).choose(torch.zeros(2, 3, 5)), "tokens must be"),
+    "one sequence": (lambda: router.RouterSelector(4).choose(torch.zeros(3, 4)), "tokens must be"),
+    "training on other networks": (lambda: trained(torch.zeros(3, 8, 5, 4), torch.zeros(3, 8).long()), "draw must return tokens"),
+    "training on a fifth class": (lambda: trained(torch.zeros(2, 8, 5, 4), torch.full((2, 8), 4)), "labels must be integers from 0 to 1"),
+    "training on continuous labels": (lambda: trained(torch.zeros(2, 8, 5, 4), torch.rand(2, 8)), "labels must be integers from 0 to 1"),
     "no networks": (lambda: router.train_selectors(tuple, 4, networks=0, generator=generator()), "networks must be at least 1"),
 }
 

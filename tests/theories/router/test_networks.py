@@ -77,6 +77,23 @@ def test_selectors_learn_the_needle_and_training_repeats():
     assert bool((first.accuracy <= router.label_blind_bound(first.hit) + 0.09).all())
 
 
+def test_the_information_of_each_selector_stands_beside_its_accuracy():
+    data = router.draw_needles(2, 400, tokens=4, generator=generator())
+    stack = Stack([router.RouterSelector(9, sees=8) for _ in range(2)])
+    found = router.measure_selectors(stack, data)
+    for number in range(2):
+        expected = router.choice_information(found.choices[number], data.labels[number], given=data.needle[number])
+        assert float(found.information[number]) == pytest.approx(expected)
+
+
+def test_large_labels_are_told_apart():
+    metric = router.HeaviestKey()
+    metric.update(attention(pointing(torch.arange(60) % 2, 2), torch.arange(60) % 2 * 2**40))
+    (row,) = metric.compute()
+    assert row.value > 0.5
+    assert "of bias were subtracted" in row.note
+
+
 def test_digits_as_contents_are_balanced_and_their_keys_are_marked():
     data = draw_digits(2, 500, generator=generator())
     assert data.tokens.shape == (2, 500, 16, 12)
@@ -118,11 +135,14 @@ def test_the_metric_finds_a_choice_that_tells_the_label_and_none_in_noise():
 @pytest.mark.parametrize(
     ("labels", "reason"),
     [
-        (None, "no labels"),
+        (None, "no integer label per sequence"),
         (torch.zeros(6, dtype=torch.long), "all sequences have one label"),
         (torch.arange(6), "the bias would be"),
+        (torch.rand(6), "no integer label per sequence"),
+        (torch.zeros(6, 4, dtype=torch.long), "no integer label per sequence"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_the_metric_gives_one_row_with_the_reason(labels: torch.Tensor | None, reason: str):
     metric = router.HeaviestKey()
     metric.update(attention(pointing(torch.arange(6) % 4, 4), labels))

@@ -27,7 +27,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor
 
 from ...core.errors import NotConverged
-from ...core.validation import as_float64, as_tensor, integers, positive
+from ...core.validation import as_float64, as_tensor, integers, number, positive
 from .information import information, joint_law
 
 GAP = 1e-6  # largest gap of a solution in nats
@@ -71,7 +71,12 @@ class Curve:
         """Returns an upper bound on I(Z;Y) in nats of any encoder with I(X;Z) at most ``compression``, from the tangents of the curve.
 
         Every encoder has I(X;Z) - beta I(Z;Y) >= F - gap, so I(Z;Y) <= (I(X;Z) - F + gap) / beta for each beta.
+
+        Raises:
+            ValueError: the compression is negative or NaN.
         """
+        if not number("compression", compression) >= 0:
+            raise ValueError(f"expected a compression of at least 0 nats, got {compression}; pass I(X;Z)")
         bounds = [(compression - point.lagrangian + point.gap) / point.beta for point in self.points]
         return max(0.0, min([*bounds, compression, float(information(self.joint))]))
 
@@ -198,10 +203,10 @@ def solve(joint: Float[Tensor, "x y"], beta: float, start: Float[Tensor, "x z"],
     trivial = torch.ones(len(joint), 1, dtype=torch.float64)
     if certificate(joint, trivial, beta)[0] <= gap / 10**4:  # the iteration would lose its last code words slowly
         return point(joint, trivial, beta, certificate(joint, trivial, beta)[0])
-    for number in range(rounds):
+    for turn in range(rounds):
         encoder = iterate(joint, encoder, beta, POLISH)
         # Near the onset the maximisers of S move slowly, so the search becomes longer.
-        bound, found, values = certificate(joint, encoder, beta, steps=ASCENT * (1 + number // 5))
+        bound, found, values = certificate(joint, encoder, beta, steps=ASCENT * (1 + turn // 5))
         if bound <= gap:
             break
         decoders, mass = decode(joint, encoder)

@@ -17,9 +17,11 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from .information import divergence, joint_law
+from ...core.validation import as_float64, integers
+from .information import SUM_ATOL, divergence, joint_law
 
 STARTS, STEPS = 64, 400  # random starts, and steps from each
+NONE = 1e-11  # a smaller constant is rounding: the variables are independent
 NEAR = 1e-8  # posteriors with a smaller divergence from p_X count as p_X: the ratio is then its second-order value
 
 
@@ -75,8 +77,10 @@ def onset(joint, *, starts: int = STARTS, steps: int = STEPS) -> Onset:
         starts: number of random starts.
         steps: number of steps from each.
     Raises:
-        ValueError: the joint law is not valid.
+        ValueError: the joint law is not valid, or a number is negative, or zero steps are asked for.
     """
+    integers(minimum=0, starts=starts)
+    integers(steps=steps)
     law = joint_law(joint)
     marginal, correlation = law.sum(1), second_correlation(law)
     channel = law / marginal[:, None]
@@ -95,6 +99,8 @@ def onset(joint, *, starts: int = STARTS, steps: int = STEPS) -> Onset:
             best, found = float(values.max()), q[values.argmax()]
         beta = 1 / values.clamp(min=1e-12)
         q = (marginal.log() + beta[:, None] * ((q @ channel).log() - law.sum(0).log()) @ channel.T).softmax(1)
+    if best < NONE:
+        return Onset(0.0, 0.0, marginal)
     return Onset(min(best, 1.0), correlation, found)
 
 
@@ -102,8 +108,11 @@ def rare_cluster(joint: Float[Tensor, "x y"], posterior: Float[Tensor, " x"], ma
     """Returns the encoder with a code word of probability ``mass`` and the given posterior, and one with the rest, ``[x, 2]``.
 
     Raises:
-        ValueError: the mass is not in (0, min_x p(x) / q(x)].
+        ValueError: the mass is not in (0, min_x p(x) / q(x)], or the posterior is no law of x.
     """
+    joint, posterior = as_float64("joint", joint), as_float64("posterior", posterior)
+    if posterior.shape != joint.shape[:1] or bool((posterior < 0).any()) or not abs(float(posterior.sum()) - 1) <= SUM_ATOL:
+        raise ValueError(f"expected a posterior of {joint.shape[0]} probabilities that sum to 1, got {list(posterior.shape)}; normalise it")
     marginal = joint.sum(1)
     largest = float((marginal / posterior.clamp(min=1e-300)).min())
     if not 0 < mass <= largest:

@@ -31,6 +31,9 @@ class GaussianPair:
     Attributes:
         map: A, ``[dx, dy]``.
         noise: s.
+
+    Raises:
+        ValueError: A is no finite matrix, or the noise is not positive.
     """
 
     map: Float[Tensor, "dx dy"]
@@ -38,6 +41,9 @@ class GaussianPair:
 
     def __post_init__(self):
         positive(noise=self.noise)
+        object.__setattr__(self, "map", as_float64("map", self.map))
+        if self.map.ndim != 2 or not self.map.numel():
+            raise ValueError(f"map must be a matrix [dx, dy], got {list(self.map.shape)}; reshape it")
         finite(map=self.map)
 
     def eigenvalues(self) -> Float[Tensor, " dx"]:
@@ -69,11 +75,13 @@ def gaussian_bottleneck(eigenvalues, beta: float) -> tuple[float, float]:
         eigenvalues: of the covariance of x given y relative to that of x, in (0, 1], ``[dx]``.
         beta: trade-off of I(X;Z) - beta I(Z;Y).
     Raises:
-        ValueError: an eigenvalue is outside (0, 1], or beta is not positive.
+        ValueError: the eigenvalues are no vector, one is outside (0, 1], or beta is not positive.
     """
     values = as_float64("eigenvalues", eigenvalues)
     positive(beta=beta)
     finite(eigenvalues=values)
+    if values.ndim != 1:
+        raise ValueError(f"eigenvalues must be a vector, got {list(values.shape)}; pass those of the covariance, not the covariance")
     if not len(values) or float(values.min()) <= 0 or float(values.max()) > 1 + 1e-12:
         raise ValueError(f"expected eigenvalues in (0, 1], got {values.tolist()[:4]}; divide by the covariance of x")
     active = [value for value in values.tolist() if beta * (1 - value) > 1]
@@ -145,7 +153,14 @@ def variational_bound(
     """Returns the rate, a bound on I(X;Z) from above, and H(Y) - CE, a bound on I(Z;Y) from below, on n new pairs, in nats.
 
     ``noise`` scales the noise that the decoder sees; the second bound holds at 1 only.
+
+    Raises:
+        ValueError: there are no pairs, or the pairs have other dimensions than the model.
     """
+    integers(n=n)
+    sizes = model.mean.in_features, model.decoder.out_features
+    if tuple(pair.map.shape) != sizes:
+        raise ValueError(f"pair must have the dimensions {sizes} of the model, got {tuple(pair.map.shape)}; train on this pair")
     x, y = pair.draw(n, generator)
     with torch.no_grad():
         rate, entropy = model.terms(x, y, noise * torch.randn(n, len(model.log_noise), generator=generator, dtype=torch.float64))

@@ -37,7 +37,7 @@ class WordInformation(ClassFeatures):
         """Returns three rows per layer, or one with a reason; none without labels."""
         rows: list[Measurement] = []
         for layer, (features, labels, keys) in sorted(self.samples.items(), key=lambda item: item[0]):
-            # The order of the keys makes the words independent of the order of the batches.
+            # The stored order changes when samples are dropped. The keys restore one order for batches of any size.
             order = keys.argsort()
             rows += self._rows(layer, features[order].cpu(), labels[order].cpu(), draws, generator)
         return rows
@@ -46,8 +46,9 @@ class WordInformation(ClassFeatures):
         n, labels = len(features), torch.unique(labels, return_inverse=True)[1]
         classes, k = int(labels.max()) + 1, min(WORDS, len(features) // PER_WORD)
         columns = {"layer": layer, "n": n, "source": SOURCE}
-        if classes < 2 or k < 2:
-            reason = "needs two classes" if classes < 2 else f"needs {2 * PER_WORD} samples, got {n}: the bias would exceed the information"
+        if classes < 2 or k < 2 or n < 2 * classes:
+            reason = f"needs {2 * PER_WORD} samples, got {n}: the bias would exceed the information"
+            reason = "needs two classes" if classes < 2 else reason if k < 2 else "needs two samples per class on average"
             return [Measurement(NAME, "in network", SHARE, None, unit="share", side=">=", reason=reason, **columns)]
         codes = words(features, k)
         used = int(codes.max()) + 1

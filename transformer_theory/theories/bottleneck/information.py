@@ -106,24 +106,28 @@ def sample_information(first, second) -> tuple[float, float]:
         )
     if int(first.min()) < 0 or int(second.min()) < 0:
         raise ValueError(f"expected integers from 0, got {min(int(first.min()), int(second.min()))}; relabel them")
-    counts = table(first, second, (int(first.max()) + 1, int(second.max()) + 1))
-    used = int((counts.sum(1) > 0).sum()), int((counts.sum(0) > 0).sum())
+    first, second = (torch.unique(each, return_inverse=True)[1] for each in (first, second))
+    used = int(first.max()) + 1, int(second.max()) + 1
+    counts = table(first, second, used)
     return float(information(counts / len(first))), plug_in_bias(*used, len(first))
 
 
 def words(points: Float[Tensor, "n d"], k: int, *, steps: int = 10) -> Int[Tensor, " n"]:
     """Divides points into at most k words by Lloyd's k-means, from k points spread by farthest-first search, ``[n]``.
 
-    The words depend only on the points: the first centre is the point farthest from the mean. They use no labels.
+    The words use no labels. They depend on the points, and on their order if there are more than 16 k: the first centre is the point that
+    is farthest from the mean.
 
     Args:
         points: ``[n, d]``.
         k: largest number of words.
         steps: number of Lloyd steps.
     Raises:
-        ValueError: k is below 1, or the points are not finite.
+        ValueError: k is below 1, or the points are no matrix of finite numbers.
     """
     integers(k=k, steps=steps)
+    if points.ndim != 2 or not points.numel():
+        raise ValueError(f"points must be [n, d] with at least one point, got {list(points.shape)}; reshape them")
     finite(points=points)
     x = points.double() - points.double().mean(0)
     # A draw of points bounds the cost and keeps single outliers from taking most centres.

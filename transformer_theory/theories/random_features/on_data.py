@@ -59,6 +59,8 @@ def split(data: TokenData) -> Split | Unsupported:
     """Shuffles at most 1,200 sequences, the same for all seeds, and scales their tokens by those of the training part."""
     if data.labels is None or len(data.labels.unique()) < 2:
         return Unsupported("needs labels of at least two classes")
+    if len(data) < 2 * len(data.labels.unique()):
+        return Unsupported("needs two sequences per class on average")
     if len(data) < MIN_SEQUENCES:
         return Unsupported(f"needs at least {MIN_SEQUENCES} sequences for three parts")
     assert data.query is not None

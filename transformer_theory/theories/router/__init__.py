@@ -22,8 +22,8 @@ THEORY = Theory(
     title="Routing: a selector chooses the tokens",
     question="Does a selector choose the token that carries the label, or does its choice tell the label?",
     statement=r"A *router* gives each token a score, a *selector* takes one token by $\arg\max_i (s_i + g_i)$ with Gumbel noise, "
-    r"and a head predicts the label from it. Training fails in two ways. A penalty on the entropy from the first step sends the choice "
-    r"to the token that has the largest score at the start. A router that sees contents may choose a token for what it tells the head: "
+    r"and a head predicts the label from it. Training fails in two ways. A penalty on the entropy from the first step may harden the "
+    r"choice on a token that does not carry the label. A router that sees contents may choose a token for what it tells the head: "
     r"accuracy 1 at hit $1/2$. A label-blind choice cannot exceed $h + (1 - h)/2$ at hit $h$, so accuracy alone says little: "
     r"hit and $I(C; Y)$ stand beside it.",
     sources=(

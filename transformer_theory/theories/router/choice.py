@@ -21,8 +21,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from ...core.validation import converted, finite, integers, positive
-from ...metrics.attention import entropy
+from ...core.validation import converted, finite, integers, number, positive
 
 Scores = Float[Tensor, "*batch T"]
 
@@ -43,9 +42,11 @@ def gumbel_softmax(scores: Scores, noise: Scores, *, temperature: float = 1.0, h
         temperature: tau.
         hard: whether the values are one-hot.
     Raises:
-        ValueError: the temperature is not positive.
+        ValueError: the temperature is not positive, the shapes differ, or there is no token.
     """
     positive(temperature=temperature)
+    if scores.shape != noise.shape or not scores.ndim or not scores.shape[-1]:
+        raise ValueError(f"scores and noise must be [*batch, T] of equal shape, got {list(scores.shape)} and {list(noise.shape)}")
     soft = torch.softmax((scores + noise) / temperature, -1)
     if not hard:
         return soft
@@ -58,10 +59,12 @@ def sample_choice(scores: Scores, draws: int, *, generator: Generator) -> Tensor
     """Draws tokens with the probabilities softmax(s) by the largest noisy score, ``[draws, *batch]`` int64.
 
     Raises:
-        ValueError: a score is not finite, or there are no draws.
+        ValueError: a score is not finite, or there are no draws or no tokens.
     """
     integers(draws=draws)
     finite(scores=scores)
+    if not scores.ndim or not scores.numel():
+        raise ValueError(f"scores must be [*batch, T] with at least one token, got {list(scores.shape)}")
     return (scores + gumbel_noise(draws, *scores.shape, generator=generator)).argmax(-1)
 
 
@@ -69,7 +72,7 @@ def sample_choice(scores: Scores, draws: int, *, generator: Generator) -> Tensor
 def entropy_gradient(scores: Scores) -> Scores:
     r"""Computes :math:`\partial H/\partial s_i = -p_i (\log p_i + H)` of the entropy of softmax(s), nats, ``[*batch, T]``."""
     p, log_p = torch.softmax(scores, -1), functional.log_softmax(scores, -1)
-    return -p * (log_p + entropy(p)[..., None])
+    return -p * (log_p + torch.special.entr(p).sum(-1, keepdim=True))
 
 
 def descend_entropy(scores: Scores, *, penalty: float, steps: int, rate: float = 1.0) -> Float[Tensor, "*batch T"]:
@@ -88,8 +91,13 @@ def relaxed_gradient_mean(delta: float) -> float:
     r"""Computes the mean of the relaxed gradient at temperature 1 for two tokens and :math:`a_1 - a_2 = 1`.
 
     It is the density :math:`e^\delta ((\delta - 2) e^\delta + \delta + 2) / (e^\delta - 1)^3` of the difference of two logistic variables.
+
+    Raises:
+        ValueError: the difference is not finite.
     """
-    d = abs(delta)
+    d = abs(number("delta", delta))
+    if not d < math.inf:
+        raise ValueError(f"delta must be finite, got {delta}")
     if d < 1e-2:
         return 1 / 6 - d**2 / 60  # the next term is d^4 / 1008
     e = math.exp(-d)  # the formula with numerator and denominator multiplied by exp(-3 d), which cannot overflow

@@ -9,7 +9,7 @@ Source: :cite:t:`jethani2021learned`; the quantity is our own.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Generator, Tensor
@@ -26,7 +26,7 @@ NAME, SOURCE = "router", Source("jethani2021learned", status="own")
 HEAVIEST = "information of the heaviest key about the label"
 MAX_SAMPLES = 8192  # for the information and its null
 PERMUTED = "permuted labels"
-POORLY = "no labels, sequences in windows, or weights that are not finite"
+POORLY = "no integer label per sequence, sequences in windows, or weights that are not finite"
 
 
 class HeaviestKey(ClassTokenMetric):
@@ -51,11 +51,11 @@ class HeaviestKey(ClassTokenMetric):
         if weights is None:
             return
         class_token = self.recognise(activations.tokens)
-        rows = torch.zeros(0, 1 + weights.shape[1], dtype=torch.int32, device=weights.device)
-        if labels is not None and len(labels) == len(weights):
+        rows = torch.zeros(0, 1 + weights.shape[1], dtype=torch.int64, device=weights.device)
+        if labels is not None and labels.shape == weights.shape[:1] and not labels.is_floating_point():
             query = weights[:, :, 0] if class_token else weights.mean(2)
             largest, choice = query.max(-1)
-            rows = torch.cat([labels.to(weights.device)[:, None], choice], 1).int()
+            rows = torch.cat([labels.to(weights.device)[:, None], choice], 1).long()
             # The largest weight is NaN if any weight is.
             if not bool((known := largest.isfinite().all(-1)).all()):
                 rows = rows[known]
@@ -72,7 +72,7 @@ class HeaviestKey(ClassTokenMetric):
             labels, choices = table[:, 0], table[:, 1:]
             classes = len(labels.unique())
             for head, choice in enumerate(choices.unbind(1), start=first):
-                columns = {"layer": layer, "head": head, "n": len(table), "source": SOURCE, "unit": "nats", "side": ">="}
+                columns: dict[str, Any] = {"layer": layer, "head": head, "n": len(table), "source": SOURCE, "unit": "nats", "side": ">="}
                 found = len(choice.unique())
                 cells = found * classes
                 if not n or classes < 2 or len(table) < cells:
@@ -82,7 +82,8 @@ class HeaviestKey(ClassTokenMetric):
                     rows.append(Measurement(NAME, "in network", HEAVIEST, None, reason=reason, **columns))
                     continue
                 null = Null(PERMUTED, information_null(choice, labels, min(draws, RANGE_DRAWS))) if draws else None
-                rows.append(Measurement(NAME, "in network", HEAVIEST, choice_information(choice, labels), null=null, **columns))
+                note = f"{found} keys are chosen; {information_bias(found, classes, len(table)):.3f} nats of bias were subtracted"
+                rows.append(Measurement(NAME, "in network", HEAVIEST, choice_information(choice, labels), null=null, note=note, **columns))
         return rows
 
 

@@ -21,7 +21,6 @@ from ...core.ladder import Ladder, Rung
 from ...core.measurement import Measurement, Null
 from ...core.sources import Source
 from ...core.statistics import HEADLINE_DRAWS
-from .information import choice_information
 from .needle import KEY_DIM, Needles, draw_needles, marked_keys
 from .selector import BATCH, NETWORKS, measure_selectors, train_selectors
 
@@ -90,8 +89,7 @@ def measured(
     yield replace(row, note="hits of the selectors: " + ", ".join(f"{hit:.2f}" for hit in found.hit.tolist()))
     yield Measurement(NAME, "rung", SUCCESS, float((found.hit > GOOD).double().mean()), predicted=1.0, **columns)
     yield Measurement(NAME, "rung", ACCURACY, float(found.accuracy.mean()), predicted=1.0, **columns)
-    each = [choice_information(*three, given=place) for *three, place in zip(found.choices, data.labels, data.needle)]
-    yield Measurement(NAME, "rung", INFORMATION, sum(each) / len(each), **{**columns, "unit": "nats"})
+    yield Measurement(NAME, "rung", INFORMATION, float(found.information.mean()), **{**columns, "unit": "nats"})
 
 
 _DIGITS = partial(measured, draw_digits, dim=KEY_DIM + 4)

@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
-from ...core.validation import integers, positive
+from ...core.validation import converted, finite, integers, positive
 
 TOKENS, KEY_DIM, GAIN = 16, 8, 6.0
 
@@ -94,6 +94,7 @@ def uniform_accuracies(tokens: int) -> tuple[float, float]:
     return 0.5 + 0.5 / tokens, 0.5 + math.comb(tokens - 1, tokens // 2) / 2**tokens
 
 
+@converted(int64=("observed", "labels"), float64=("weights",))
 def best_accuracy(observed: Int[Tensor, "n fields"], labels: Int[Tensor, " n"], weights: Float[Tensor, " n"] | None = None) -> float:
     """Computes the largest accuracy of any function of what is observed, over listed sequences.
 
@@ -101,7 +102,16 @@ def best_accuracy(observed: Int[Tensor, "n fields"], labels: Int[Tensor, " n"], 
         observed: integers that the head sees of each sequence, ``[n, fields]``.
         labels: labels, ``[n]``.
         weights: probability of each sequence; None: equal, ``[n]``.
+    Raises:
+        ValueError: the shapes differ, there are no sequences, a label is negative, or a weight is negative or not finite.
     """
+    if observed.ndim != 2 or labels.shape != observed.shape[:1] or not len(labels) or int(labels.min()) < 0:
+        shapes = f"{list(observed.shape)} and {list(labels.shape)}"
+        raise ValueError(f"observed and labels must be integers [n, fields] and [n], n >= 1, labels from 0, got {shapes}; relabel")
+    if weights is not None:
+        finite(weights=weights)
+        if weights.shape != labels.shape or bool((weights < 0).any()):
+            raise ValueError(f"weights must be probabilities [{len(labels)}], got {list(weights.shape)}, some of them negative or too many")
     places = observed.unique(dim=0, return_inverse=True)[1]
     classes = int(labels.max()) + 1
     w = torch.full((len(labels),), 1 / len(labels), dtype=torch.float64) if weights is None else weights

@@ -6,7 +6,8 @@ only, so that their choice is the same for all sequences: blind to the label. Of
 training data is measured on the other third.
 
 The headline is :math:`I(C; Y)`, corrected for bias. Its null permutes the labels of the measured sequences; on noise it is at chance.
-Beside it stand both accuracies: the difference is what the choice adds to the token that it chooses.
+Beside it stand both accuracies. Their difference has two causes that it cannot separate: a choice by contents may take a token that
+carries more, and may itself tell the label.
 Source: :cite:t:`lei2016rationalizing`, :cite:t:`jethani2021learned`.
 """
 
@@ -42,7 +43,7 @@ NULL_KIND = "permuted labels"
 STEPS, MAX_SAMPLES, MAX_TOKENS, MAX_DIM, SHARE = 400, 3000, 64, 16, 2 / 3
 CHUNK = 500  # sequences that are measured at once
 KINDS = 3  # networks of each kind
-PER_CELL = 1  # measured sequences per pair of token and label
+PER_CLASS = 1  # measured sequences per class
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +63,7 @@ class LabelledTokens:
 
 
 def read(data: TokenData) -> LabelledTokens | Unsupported:
-    """Takes up to 3,000 sequences; needs two classes, at least two tokens, and a measured sequence for each pair of token and label."""
+    """Takes up to 3,000 sequences; needs two classes, at least two tokens, and a measured sequence per class on average."""
     if data.labels is None:
         return Unsupported("needs labels: the selector chooses the token from which the label is predicted")
     n, T, _ = data.tokens.shape
@@ -72,8 +73,8 @@ def read(data: TokenData) -> LabelledTokens | Unsupported:
     found, labels = data.labels[chosen].unique(return_inverse=True)
     if len(found) < 2:
         return Unsupported("needs at least two classes")
-    if len(chosen) * (1 - SHARE) < PER_CELL * len(found):
-        return Unsupported(f"needs at least {3 * PER_CELL * len(found)} sequences for {len(found)} classes, got {n}")
+    if len(chosen) * (1 - SHARE) < PER_CLASS * len(found):
+        return Unsupported(f"needs at least {3 * PER_CLASS * len(found)} sequences for {len(found)} classes, got {n}")
     contents = _standardised(data.tokens[chosen])
     positions = torch.eye(T, dtype=torch.float64).expand(len(contents), T, T)
     train, test = stratified(len(contents), labels, SHARE, fixed_generator(), what="sequences")

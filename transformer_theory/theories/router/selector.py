@@ -33,6 +33,7 @@ from ...models.vit import Block
 from ...training.fitting import fit
 from ...training.tasks import StreamTask
 from .choice import gumbel_noise, gumbel_softmax
+from .information import choice_information
 from .needle import KEY_DIM, Needles, draw_needles
 
 HIDDEN, RATE, STEPS, BATCH, NETWORKS = 32, 1e-2, 500, 32, 6
@@ -107,7 +108,7 @@ class RouterSelector(nn.Module):
         integers(sees=dim if sees is None else sees)
         if sees is not None and sees > dim:
             raise ValueError(f"sees must be at most the dimension of the tokens, expected 1 to {dim}, got {sees}; lower it")
-        width = WIDTH if blocks else dim
+        self.dim, width = dim, WIDTH if blocks else dim
         self.sees = width if sees is None or blocks else sees
         self.embed = nn.Linear(dim, width) if blocks else nn.Identity()
         self.blocks = nn.Sequential(*(Block(width, heads=2) for _ in range(blocks)))
@@ -118,8 +119,10 @@ class RouterSelector(nn.Module):
         """Returns the router's scores and the tokens that the head may read, ``[batch, T]`` and ``[batch, T, width]``.
 
         Raises:
-            ValueError: there is only one token.
+            ValueError: the tokens are no sequences of the router's dimension, or there is only one token.
         """
+        if tokens.ndim < 3 or tokens.shape[-1] != self.dim:
+            raise ValueError(f"tokens must be [batch, T, {self.dim}], got {list(tokens.shape)}; reshape them")
         if tokens.shape[-2] < 2:
             raise ValueError(f"tokens must hold sequences of at least two tokens, got {list(tokens.shape)}; one token leaves no choice")
         x = self.blocks(self.embed(tokens))
@@ -209,6 +212,8 @@ def train_selectors(
         generator: draws weights, batches and noise.
         decay: weight decay.
         sizes: ``classes``, ``sees`` and ``blocks`` of :class:`RouterSelector`.
+    Raises:
+        ValueError: the first batch has other shapes, or labels that are not integers from 0 to classes - 1.
     """
     integers(networks=networks, steps=steps)
     model = build(lambda: Stack([RouterSelector(dim, **sizes) for _ in range(networks)]), generator)
@@ -217,6 +222,8 @@ def train_selectors(
     def stream(draws: Generator) -> Iterator[tuple[Tensor, Tensor, Tensor, tuple[float, bool, float]]]:
         for step in range(steps):
             tokens, labels = draw(draws)
+            if not step:
+                _check_batch(tokens, labels, networks, sizes.get("classes", 2))
             noise = gumbel_noise(*tokens.shape[:-1], generator=draws, dtype=tokens.dtype)
             yield tokens, labels, noise * schedule.noisy, schedule.at(step / steps)
 
@@ -225,13 +232,23 @@ def train_selectors(
     return model
 
 
+def _check_batch(tokens: Tensor, labels: Tensor, networks: int, classes: int) -> None:
+    if tokens.ndim != 4 or len(tokens) != networks or labels.shape != tokens.shape[:2]:
+        shapes = f"{list(tokens.shape)} and {list(labels.shape)}"
+        raise ValueError(f"draw must return tokens [{networks}, batch, T, dim] and labels [{networks}, batch], got {shapes}; reshape them")
+    if labels.is_floating_point() or int(labels.min()) < 0 or int(labels.max()) >= classes:
+        found = f"{labels.dtype} from {labels.min():g} to {labels.max():g}"
+        raise ValueError(f"labels must be integers from 0 to {classes - 1}, got {found}; relabel, or pass classes")
+
+
 @dataclass(frozen=True)
 class Measured:
-    """What trained selectors do on new sequences: choices ``[networks, n]``, accuracy and hit ``[networks]``."""
+    """What trained selectors do on new sequences: choices ``[networks, n]``; accuracy, hit and I(choice; label | needle) ``[networks]``."""
 
     choices: Int[Tensor, "networks n"]
     accuracy: Float[Tensor, " networks"]
     hit: Float[Tensor, " networks"]
+    information: Float[Tensor, " networks"]
 
 
 @torch.no_grad()
@@ -240,7 +257,8 @@ def measure_selectors(model: Stack, data: Needles) -> Measured:
     logits, scores = model(data.tokens)
     choices = scores.argmax(-1)
     accuracy = (logits.argmax(-1) == data.labels).double().mean(-1)
-    return Measured(choices, accuracy, (choices == data.needle).double().mean(-1))
+    each = [choice_information(*three, given=place) for *three, place in zip(choices, data.labels, data.needle)]
+    return Measured(choices, accuracy, (choices == data.needle).double().mean(-1), torch.tensor(each, dtype=torch.float64))
 
 
 def train_on_needles(

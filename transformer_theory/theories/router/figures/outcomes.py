@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 NAME, SOURCE = "router", Source("lei2016rationalizing", status="own")
 SUCCESS, SHORTCUTS = "share of selectors with a hit above .9", "share of selectors above the label-blind bound by .1"
+INFORMATION = "information of the choice about the label, given the needle"
 GOOD, EXCESS = 0.9, 0.1
 SCHEDULES: dict[str, Schedule] = {
     "hard, no penalty": straight_through(0.0),
@@ -50,7 +51,7 @@ class Outcomes(RandomExperiment):
         return cls(networks=2, steps=5)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the two shares for each schedule and router, and hit and accuracy of each selector."""
+        """Yields shares and mean information for each schedule and router; hit, accuracy and information of each selector."""
         for router, contents in ROUTERS.items():
             for name, schedule in SCHEDULES.items():
                 found, _ = train_on_needles(
@@ -60,7 +61,8 @@ class Outcomes(RandomExperiment):
                 yield Measurement(NAME, "figure", SUCCESS, float((found.hit > GOOD).double().mean()), **columns)
                 above = found.accuracy > found.hit + (1 - found.hit) / 2 + EXCESS
                 yield Measurement(NAME, "figure", SHORTCUTS, float(above.double().mean()), **columns)
-                yield Arrays({f"{router}: {name}": np.stack([found.hit.numpy(), found.accuracy.numpy()])})
+                yield Measurement(NAME, "figure", INFORMATION, float(found.information.mean()), **{**columns, "unit": "nats"})
+                yield Arrays({f"{router}: {name}": np.stack([found.hit.numpy(), found.accuracy.numpy(), found.information.numpy()])})
 
     @style()
     def plot(self, result: Result) -> "Figure":
@@ -78,7 +80,7 @@ class Outcomes(RandomExperiment):
         left.legend(title="router sees", loc="upper center", bbox_to_anchor=(0.4, -0.2), ncol=2)
         found = [array for name in SCHEDULES if (array := result.arrays.get(f"keys and contents: {name}")) is not None]
         if found:
-            hits, accuracies = np.concatenate(found, 1)
+            hits, accuracies = np.concatenate(found, 1)[:2]
             right.plot(hits, accuracies, "o", color=COLOURS[NAME], markersize=4, markeredgewidth=0, alpha=0.35)
         right.plot([0, 1], [0.5, 1], color="#3F4751", linestyle="--")
         right.text(0.62, 0.72, "label-blind\nbound", fontsize=7.5, color="#3F4751")

@@ -221,6 +221,7 @@ def test_on_noise_the_share_is_inside_its_null():
         (replace(informative(), labels=None), "needs labels"),
         (replace(informative(), labels=torch.zeros(300, dtype=torch.long)), "needs at least two classes"),
         (replace(informative(), labels=torch.arange(300)), "needs at least 1200 images"),
+        (replace(informative(), labels=(torch.arange(300) == 0).long()), "two classes with two images each"),
         (TokenData(tokens=torch.zeros(20, 300, 1), labels=torch.arange(20) % 2), "needs at most 256 patches"),
     ],
 )

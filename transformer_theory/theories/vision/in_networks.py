@@ -23,7 +23,7 @@ from functools import lru_cache
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
 from ...core.measurement import Measurement, Null
@@ -192,7 +192,7 @@ class RelevantMass(ClassTokenMetric):
                 rows.append(Measurement(NAME, "in network", RELEVANT, None, head=first[0], reason=reason, **columns))
         return rows
 
-    def _maps(self, draws: int) -> tuple[Float[Tensor, "n T"], list[Float[Tensor, "n T"]]] | str:
+    def _maps(self, draws: int) -> tuple[Bool[Tensor, "n T"], list[Bool[Tensor, "n T"]]] | str:
         """Returns the most relevant patches of every second image, the same for permuted labels, or the reason why there are none."""
         stored = self.sums.get((-1,), torch.zeros(0))
         if stored.ndim < 3:
@@ -211,16 +211,16 @@ class RelevantMass(ClassTokenMetric):
         ids = words_of(tokens - tokens.mean(0))
         counted, words = labels[::2], int(ids.max()) + 1
 
-        def top(labels: Tensor) -> Float[Tensor, "n T"]:
+        def top(labels: Tensor) -> Bool[Tensor, "n T"]:
             found = word_posteriors(ids[::2], labels, words=words, classes=classes)
-            return most_relevant(found.of_patches(ids[1::2])).double()
+            return most_relevant(found.of_patches(ids[1::2])).bool()
 
         return top(counted), [top(counted[order]) for order in permutations(len(counted), draws)]
 
 
-def _mass(maps: Float[Tensor, "n heads T"], top: Float[Tensor, "n T"]) -> Float[Tensor, " heads"]:
+def _mass(maps: Float[Tensor, "n heads T"], top: Bool[Tensor, "n T"]) -> Float[Tensor, " heads"]:
     """Computes the mean over images of the weight on the marked patches, ``[heads]``."""
-    return torch.einsum("nht,nt->h", maps, top) / len(top)
+    return torch.einsum("nht,nt->h", maps, top.to(maps)) / len(top)
 
 
 @converted(floats=("K", "L"))

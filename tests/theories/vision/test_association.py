@@ -177,6 +177,7 @@ def test_the_grid_has_the_neighbours_of_a_square():
 
 
 ONES = torch.ones(4, 4)
+POSTERIORS = vision.word_posteriors([[0, 1], [1, 0]], [0, 1], words=2, classes=2)
 BAD = {
     "groups that do not divide": (lambda: vision.SpatialPatchData(10, 3), "group must divide the patches"),
     "one group": (lambda: vision.SpatialPatchData(6, 6), "group must divide the patches"),
@@ -186,6 +187,31 @@ BAD = {
     "continuous groups": (lambda: vision.group_attention([0.5, 0.5, 1.5, 1.5]), "groups must hold integers"),
     "groups of one patch": (lambda: vision.patch_association(ONES, [0, 1, 2, 3]), "groups must be at least two of equal size"),
     "scores of another size": (lambda: vision.patch_association(torch.ones(6, 6), [0, 0, 1, 1]), "A must be finite of shape"),
+    "weights NaN": (lambda: vision.group_mass(ONES * math.nan, [0, 0, 1, 1]), "S must be attention weights"),
+    "weights that sum to 4": (lambda: vision.mean_margin(ONES, [0, 0, 1, 1], q=0.1), "S must be attention weights"),
+    "weights of another size": (lambda: vision.group_mass(torch.full((6, 6), 1 / 6), [0, 0, 1, 1]), "S must be attention weights"),
+    "margin with q above 1": (lambda: vision.mean_margin(ONES / 4, [0, 0, 1, 1], q=2.0), "q must be a probability"),
+    "a group larger than all": (lambda: vision.chance(3, 5), "patches must be at least 6"),
+    "linear NaN": (lambda: vision.group_accuracy(vision.SpatialPatchData(), linear=math.nan), "linear must be at least 0"),
+    "feature of another norm": (lambda: vision.SpatialPatchData().sample(2, torch.ones(16), generator()), "w must have shape"),
+    "decay of SGD": (lambda: vision.train_patches(vision.SpatialPatchData(), generator=generator(), decay=0.1), "decay must be 0 for SGD"),
+    "model of another size": (
+        lambda: vision.transfer_accuracy(vision.PositionalAttentionModel(8, 4), vision.SpatialPatchData(), images=2, generator=generator()),
+        "model must have the 24 patches",
+    ),
+    "odd hidden": (lambda: vision.AttentionReLU(1, 4, hidden=3), "hidden must be even"),
+    "rate of tokens 0": (
+        lambda: vision.train_tokens(vision.LabelRelevantTokens(), 8, networks=1, generator=generator(), rate=0.0),
+        "rate must be positive",
+    ),
+    "sizes that fall": (lambda: vision.needed_samples((100, 10), (0.5, 0.95), 0.9), "sizes must increase"),
+    "accuracy NaN": (lambda: vision.needed_samples((10, 100), (math.nan, 0.95), 0.9), "sizes must increase"),
+    "fewer accuracies": (lambda: vision.needed_samples((1, 2, 3), (0.5, 0.95), 0.9), "sizes must increase"),
+    "word below 0": (lambda: vision.relevant_share(POSTERIORS, [[0, -1]], [0], threshold=0.1), "ids and labels must fit"),
+    "label of no class": (lambda: vision.relevant_share(POSTERIORS, [[0, 1]], [7], threshold=0.1), "ids and labels must fit"),
+    "threshold NaN": (lambda: vision.relevant_share(POSTERIORS, [[0, 1]], [0], threshold=math.nan), "threshold must be a number"),
+    "negative weights": (lambda: vision.relevant_mass(-ONES, ONES), "weights must be nonnegative"),
+    "Gram matrix that is not square": (lambda: vision.hsic(torch.ones(5, 4), torch.ones(5, 4)), "n >= 4"),
     "scores NaN": (lambda: vision.patch_association(ONES * math.nan, [0, 0, 1, 1]), "A must be finite of shape"),
     "unknown optimiser": (
         lambda: vision.train_patches(vision.SpatialPatchData(), generator=generator(), optimiser="lion"),  # pyright: ignore[reportArgumentType]

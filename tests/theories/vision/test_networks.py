@@ -99,6 +99,29 @@ def test_attention_to_the_relevant_patch_exceeds_the_maps_of_other_images():
     assert row.null.low <= row.value <= row.null.high
 
 
+def test_attention_to_rare_words_is_no_finding_if_labels_are_random():
+    """Posteriors of rare words are uncertain, so a map of relevance has them in front even for labels that mean nothing."""
+    found = []
+    for seed in range(10):
+        n, draws = 400, generator(seed)
+        rare = torch.rand(n, 16, generator=draws) < 0.05
+        words = torch.where(rare, 8, torch.randint(8, (n, 16), generator=draws))
+        patches = (3 * torch.randn(9, 6, generator=draws))[words] + 0.3 * torch.randn(n, 16, 6, generator=draws)
+        weights = torch.softmax(2.0 * rare, -1)[:, None, None].expand(n, 1, 16, 16)
+        metric = vision.RelevantMass()
+        metric.update(attention(weights, torch.randint(5, (n,), generator=draws), patches))
+        (row,) = metric.compute(draws=39)
+        found.append(row.null.p(row.value, ">="))
+    assert sum(p <= 0.05 for p in found) <= 3
+
+
+def test_a_later_module_has_one_token_too_many_but_a_first_one_has_no_grid():
+    for layer, expected in ((0, None), (3, 1 / 3)):
+        metric = vision.PatchAttention()
+        metric.update(attention(torch.full((4, 1, 10, 10), 0.1), layer=layer))
+        assert metric.compute()[0].value == (expected if expected is None else pytest.approx(expected))
+
+
 @pytest.mark.parametrize(
     ("metric", "activations", "reason"),
     [
@@ -125,6 +148,16 @@ def test_inputs_that_do_not_fit_give_one_row_with_the_reason(metric: type, activ
     for row in rows:
         assert row.value is None
         assert reason in row.reason
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("labels", [3 * torch.rand(8, generator=generator()), torch.zeros(8, 2), torch.full((8,), torch.nan)])
+def test_labels_that_are_no_classes_have_a_reason(labels: torch.Tensor):
+    metric = vision.RelevantMass()
+    metric.update(attention(torch.full((8, 1, 9, 9), 1 / 9), labels))
+    (row,) = metric.compute(draws=2)
+    assert row.value is None
+    assert "no labels that are integers" in row.reason
 
 
 def test_constant_features_have_a_reason():
@@ -188,6 +221,7 @@ def test_on_noise_the_share_is_inside_its_null():
         (replace(informative(), labels=None), "needs labels"),
         (replace(informative(), labels=torch.zeros(300, dtype=torch.long)), "needs at least two classes"),
         (replace(informative(), labels=torch.arange(300)), "needs at least 1200 images"),
+        (replace(informative(), labels=(torch.arange(300) == 0).long()), "two classes with two images each"),
         (TokenData(tokens=torch.zeros(20, 300, 1), labels=torch.arange(20) % 2), "needs at most 256 patches"),
     ],
 )

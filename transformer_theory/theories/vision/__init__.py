@@ -34,7 +34,7 @@ THEORY = Theory(
     question="Does a vision transformer find the patches that belong together, and those that carry the label?",
     statement=r"*Patch association*: patches of one group show the class together, and positional attention "
     r"$S = \mathrm{softmax}(A)$ should put its weight on the own group. A written A with this property generalises. So does the same "
-    r"function with no weight there, because F is a sum over rows. Training associates if $A = P P^\top$ and a patch may attend to "
+    r"function with no weight there, because F is a sum over rows. Adam associates if $A = P P^\top$ and a patch may attend to "
     r"itself; a free A generalises without, or ranks the group first at chance weight. *Label-relevant tokens*: the fewer tokens carry "
     r"the label, the more samples are needed, and training moves attention to them.",
     sources=(

@@ -16,8 +16,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from ...core.validation import converted
-from .patches import LINEAR
+from ...core.validation import SHARES_ATOL, converted, integers
+from .patches import LINEAR, check_numbers
 
 
 @converted(int64=("groups",))
@@ -33,6 +33,18 @@ def check_groups(groups: Int[Tensor, " D"]) -> int:
             f"groups must be at least two of equal size, at least 2 patches each, got sizes {sizes}; pass the group of each patch"
         )
     return sizes[0]
+
+
+def check_weights(S: Float[Tensor, "*batch D D"], groups: Int[Tensor, " D"]) -> int:
+    """Returns the size of the groups.
+
+    Raises:
+        ValueError: the groups do not have equal size, or a row of S is no distribution over the patches.
+    """
+    size, D = check_groups(groups), len(groups)
+    if S.shape[-2:] != (D, D) or not bool((S >= 0).all() and ((S.sum(-1) - 1).abs() <= SHARES_ATOL).all()):
+        raise ValueError(f"S must be attention weights of shape [{D}, {D}] with rows that sum to 1, got {list(S.shape)}; apply the softmax")
+    return size
 
 
 @converted(int64=("groups",))
@@ -58,8 +70,11 @@ def group_mass(S: Float[Tensor, "*batch D D"], groups: Int[Tensor, " D"]) -> Flo
     """Computes the mean weight of a patch on the other patches of its group, as a share of its weight on all other patches, ``[*batch]``.
 
     Uniform attention has :func:`chance`. A row whose weight is all on the diagonal counts as chance.
+
+    Raises:
+        ValueError: the groups do not have equal size, or a row of S is no distribution over the patches.
     """
-    C = check_groups(groups)
+    C = check_weights(S, groups)
     D = len(groups)
     same = (groups[:, None] == groups) & ~torch.eye(D, dtype=torch.bool)
     others = 1 - S.diagonal(dim1=-2, dim2=-1)
@@ -69,6 +84,8 @@ def group_mass(S: Float[Tensor, "*batch D D"], groups: Int[Tensor, " D"]) -> Flo
 
 def chance(patches: int, group: int) -> float:
     """Returns (C - 1)/(D - 1), the chance of both the ranking and the mass without the diagonal."""
+    integers(group=group)
+    integers(patches=patches, minimum=group + 1)
     return (group - 1) / (patches - 1)
 
 
@@ -128,9 +145,13 @@ def mean_margin(S: Float[Tensor, "D D"], groups: Int[Tensor, " D"], *, q: float,
     With :math:`g_{il} = \sum_{j \in S_l} S_{ij}` and :math:`r_{il} = \sum_{j \notin S_l} S_{ij}^2`,
 
     .. math:: E[y F] = \frac1L \sum_l \sum_i D^3 (g_{il}^3 + 3 q\, g_{il} r_{il}) + \nu D g_{il}.
+
+    Raises:
+        ValueError: the groups do not have equal size, a row of S is no distribution, or a number is out of range.
     """
-    check_groups(groups)
-    D = len(S)
+    check_weights(S, groups)
+    check_numbers(q=q, linear=linear)
+    D = len(groups)
     member = functional.one_hot(torch.unique(groups, return_inverse=True)[1]).double()  # [D, L]
     g, r = S @ member, S.square() @ (1 - member)
     return float((D**3 * (g**3 + 3 * q * g * r) + linear * D * g).sum() / member.shape[1])

@@ -7,8 +7,9 @@ The patches must form a square grid; a class token in front of them is recognise
   patches (:cite:t:`raghu2021vision`). The null of both are untrained networks.
 * **mass on label-relevant patches**: the weight of the class token, or of the mean over queries, on the fifth of the patches with the
   largest relevance (:mod:`.relevance`). Words are k-means centres of the tokens of the first module at each place, posteriors are counted
-  on one half of the images, and the mass is measured on the other half. The null gives each image the map of another one, so it keeps what
-  places alone explain.
+  on every second image, and the mass is measured on the others. The null gives each image the map of another one, so it keeps what
+  places alone explain. Rare words have uncertain posteriors and look relevant: where permuted labels have more mass than the maps of other
+  images, this excess is added to the null.
 * **CKA** of each block with the first one (:cite:t:`kornblith2019similarity`): linear, with the unbiased estimator of HSIC
   (:cite:t:`song2012feature`), which is accumulated over batches (:cite:t:`nguyen2021wide`), on the features of all tokens. The null are
   untrained networks.
@@ -22,17 +23,18 @@ from functools import lru_cache
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
 from ...core.measurement import Measurement, Null
 from ...core.metric import ActivationKind, Activations, Metric, Place
 from ...core.sources import Source
-from ...core.statistics import RANGE_DRAWS, fixed_generator, permutations
+from ...core.statistics import fixed_generator, permutations
 from ...core.theory import InNetworks
+from ...core.validation import converted
 from ...metrics.class_token import ClassTokenMetric
 from .on_data import words_of
-from .relevance import relevant_mass, word_posteriors
+from .relevance import most_relevant, word_posteriors
 
 NAME = "vision"
 RAGHU, KORNBLITH, LI = (
@@ -42,7 +44,7 @@ RAGHU, KORNBLITH, LI = (
 )
 NEIGHBOURS, DISTANCE = "mass on the 4-neighbour patches", "mean attention distance, patches"
 RELEVANT, SIMILARITY = "mass on label-relevant patches", "CKA with the first block"
-OTHER_IMAGES = "maps of other images"
+OTHER_IMAGES = "maps of other images, plus the excess of permuted labels"
 NO_GRID = "patches do not form a square grid of at least 2 x 2"
 STORED, PROJECTED, PER_BATCH = 1000, 8, 32  # images of the relevance, dimensions of their tokens, images per batch of CKA
 
@@ -68,16 +70,22 @@ class PatchAttention(ClassTokenMetric):
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
     null_source: ClassVar = "untrained"
 
+    def reset(self) -> None:
+        """Starts a new measurement."""
+        super().reset()
+        self.first: int | None = None  # layer of the first module that was measured
+
     def update(self, activations: Activations) -> None:
         """Adds the maps of one module; modules without known weights are skipped."""
         if (weights := activations.weights) is None:
             return
         skip = int(self.recognise(activations.tokens))
         n, heads, queries, keys = weights.shape
-        if not skip and grid(keys) is None and grid(keys - 1) is not None:
+        self.first = activations.layer if self.first is None else self.first
+        if not skip and self.first > 0 and grid(keys) is None and grid(keys - 1) is not None:
             skip = 1  # a class token that contents have reached, since only later modules are measured
         fits = n == len(activations.tokens) and queries == keys
-        total = weights.detach().sum(0)[:, skip:, skip:] if fits else weights.new_zeros(heads, 0, 0)
+        total = weights.detach().float().sum(0)[:, skip:, skip:] if fits else weights.new_zeros(heads, 0, 0)
         count = total.new_full((heads, 1), float(n))
         self.add((activations.layer, activations.first_head, total.shape[-1]), torch.cat([count, total.flatten(1)], 1).double().cpu())
 
@@ -98,7 +106,8 @@ class PatchAttention(ClassTokenMetric):
                         near, far = found
                         mass, distance = (float(((A * each).sum(1) / total).mean()) for each in (near, far))
                         uniform = [float(each.sum() / (places * (places - 1))) for each in (near, far)]
-                        reason, note = "", f"uniform attention: {uniform[0]:.3f} and {uniform[1]:.2f} patches"
+                        side = math.isqrt(places)
+                        reason, note = "", f"grid of {side} x {side}; uniform attention: {uniform[0]:.3f} and {uniform[1]:.2f} patches"
                 rows.append(Measurement(NAME, "in network", NEIGHBOURS, mass, unit="share", reason=reason, note=note, side=">=", **columns))
                 rows.append(Measurement(NAME, "in network", DISTANCE, distance, reason=reason, note=note, **columns))
         return rows
@@ -135,13 +144,15 @@ class RelevantMass(ClassTokenMetric):
         if weights is None:
             return
         place, skip = (activations.layer, activations.first_head), int(self.recognise(activations.tokens))
+        if labels is not None and (labels.ndim != 1 or labels.is_floating_point()):
+            labels = None  # the type forbids it, but users set labels themselves
         fits = labels is not None and len(weights) == len(labels) and weights.shape[-1] == activations.tokens.shape[1] >= 2 + skip
         if not fits or labels is None:
             self.add(place, torch.zeros(0))
             return
         if len(self.sums.get(place, ())) >= STORED:
             return
-        query = weights[:, :, 0] if skip else weights.mean(2)
+        query = weights[:, :, 0] if skip else weights.float().mean(2)
         self.add(place, query[..., skip:].float().cpu())
         self.first = place if self.first is None else self.first
         if place == self.first:
@@ -154,38 +165,41 @@ class RelevantMass(ClassTokenMetric):
 
     def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
         """Returns one row per layer and head, or one per module with the reason."""
-        rows, found = [], self._relevance()
-        for (layer, *first), maps in sorted(self.sums.items(), key=lambda item: item[0]):
+        rows, found = [], self._maps(draws)
+        for (layer, *first), stored in sorted(self.sums.items(), key=lambda item: item[0]):
             if layer == -1:
                 continue
             columns = {"layer": layer, "source": LI, "unit": "share", "side": ">="}
             reason = found if isinstance(found, str) else ""
             if not isinstance(found, str):
-                half = self.sums[(-1,)].shape[0] // 2
-                if not len(maps) or len(maps) != half + len(found) or maps.shape[-1] != found.shape[1]:
+                top, permuted = found
+                if not len(stored) or len(stored) // 2 != len(top) or stored.shape[-1] != top.shape[1]:
                     reason = "modules have seen different numbers of images or patches"
-                elif not bool(maps.isfinite().all()):
+                elif not bool(stored.isfinite().all()):
                     reason = "weights are not finite"
                 else:
-                    value = relevant_mass(maps[half:], found).mean(0).tolist()
-                    orders = permutations(len(found), min(draws, RANGE_DRAWS))
-                    chance = [relevant_mass(maps[half:], found[order]).mean(0).tolist() for order in orders]
+                    maps = stored[1::2].double()
+                    maps = maps / maps.sum(-1, keepdim=True).clamp(min=1e-300)
+                    rest = maps - maps.mean(0)  # what the mean map over images, which depends on places only, does not explain
+                    value, chance = _mass(maps, top).tolist(), []
+                    for order, other in zip(permutations(len(top), draws), permuted):
+                        chance.append((_mass(maps, top[order]) + _mass(rest, other).clamp(min=0)).tolist())
                     for head, mass in enumerate(value):
                         null = Null(OTHER_IMAGES, tuple(draw[head] for draw in chance)) if draws else None
-                        place = {"head": first[0] + head, "n": len(found)}
+                        place = {"head": first[0] + head, "n": len(top)}
                         rows.append(Measurement(NAME, "in network", RELEVANT, mass, null=null, **place, **columns))
             if reason:
                 rows.append(Measurement(NAME, "in network", RELEVANT, None, head=first[0], reason=reason, **columns))
         return rows
 
-    def _relevance(self) -> Float[Tensor, "n T"] | str:
-        """Returns the relevance of the patches of the second half of the images, or the reason why there is none."""
+    def _maps(self, draws: int) -> tuple[Bool[Tensor, "n T"], list[Bool[Tensor, "n T"]]] | str:
+        """Returns the most relevant patches of every second image, the same for permuted labels, or the reason why there are none."""
         stored = self.sums.get((-1,), torch.zeros(0))
         if stored.ndim < 3:
-            return "no labels, sequences in windows, or a single patch"
+            return "no labels that are integers, sequences in windows, or a single patch"
         labels = stored[:, 0, -1].long()
         different, labels = labels.unique(return_inverse=True)
-        classes, half = len(different), len(labels) // 2
+        classes = len(different)
         if classes < 2:
             return "all images have one label"
         if len(labels) < 4 * classes:
@@ -195,9 +209,21 @@ class RelevantMass(ClassTokenMetric):
         # Centred at each place, so that words are about contents and not about positions.
         tokens = stored[..., :-1].double()
         ids = words_of(tokens - tokens.mean(0))
-        return word_posteriors(ids[:half], labels[:half], words=int(ids.max()) + 1, classes=classes).of_patches(ids[half:])
+        counted, words = labels[::2], int(ids.max()) + 1
+
+        def top(labels: Tensor) -> Bool[Tensor, "n T"]:
+            found = word_posteriors(ids[::2], labels, words=words, classes=classes)
+            return most_relevant(found.of_patches(ids[1::2])).bool()
+
+        return top(counted), [top(counted[order]) for order in permutations(len(counted), draws)]
 
 
+def _mass(maps: Float[Tensor, "n heads T"], top: Bool[Tensor, "n T"]) -> Float[Tensor, " heads"]:
+    """Computes the mean over images of the weight on the marked patches, ``[heads]``."""
+    return torch.einsum("nht,nt->h", maps, top.to(maps)) / len(top)
+
+
+@converted(floats=("K", "L"))
 def hsic(K: Float[Tensor, "n n"], L: Float[Tensor, "n n"]) -> Float[Tensor, ""]:
     r"""Computes the unbiased estimator of the Hilbert-Schmidt independence criterion from two Gram matrices of n >= 4 samples.
 
@@ -207,8 +233,8 @@ def hsic(K: Float[Tensor, "n n"], L: Float[Tensor, "n n"]) -> Float[Tensor, ""]:
     Raises:
         ValueError: there are fewer than four samples, or the matrices differ in size.
     """
-    n = len(K)
-    if n < 4 or K.shape != L.shape:
+    n = len(K) if K.ndim else 0
+    if n < 4 or not K.shape == L.shape == (n, n):
         raise ValueError(f"K and L must be Gram matrices of the same n >= 4 samples, got {list(K.shape)} and {list(L.shape)}; add samples")
     free = 1 - torch.eye(n, dtype=K.dtype, device=K.device)
     K, L = K * free, L * free
@@ -242,7 +268,7 @@ class LayerSimilarity(Metric):
         sums = torch.tensor([float(n), 1, 0, 0, 0], dtype=torch.float64)
         x = output[torch.linspace(0, n - 1, min(n, PER_BATCH)).long().to(output.device)].flatten(1).double()
         x = x - x.mean(0)
-        scale = x.square().mean().sqrt()  # CKA does not depend on it
+        scale = x.square().mean().sqrt()  # the CKA of one batch does not depend on it, and all batches count alike
         gram = (x @ x.mT / scale.square().clamp(min=1e-300)).cpu() / x.shape[1]
         if layer == self.first:
             self.gram = gram

@@ -12,12 +12,12 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from ...core.validation import integers, number, positive
+from ...core.validation import integers, positive
 from ...models.embedding import build
 from ...training.fitting import Callback, fit
 from ...training.tasks import StreamTask
 from .association import Association, patch_association
-from .patches import LINEAR, SpatialPatchData, SpatialPatches, sigma
+from .patches import LINEAR, SpatialPatchData, SpatialPatches, check_numbers, sigma
 
 STEPS, BATCH, TESTED, SPREAD = 3000, 256, 4096, 0.01
 
@@ -49,9 +49,7 @@ class PositionalAttentionModel(nn.Module):
         integers(patches=patches, minimum=2)
         integers(dim=dim)
         integers(rank=rank, minimum=0)
-        for name, value in (("linear", linear), ("spread", spread)):
-            if not 0 <= number(name, value) < float("inf"):
-                raise ValueError(f"{name} must be at least 0 and finite, got {value}; pass e.g. 0.1")
+        check_numbers(linear=linear, spread=spread)
         self.rank, self.diagonal, self.linear = rank, diagonal, linear
         shape, scale = ((patches, rank), spread**0.5 / rank**0.25) if rank else ((patches, patches), spread)
         self.positions = nn.Parameter(scale * torch.randn(shape))  # P, or A
@@ -123,7 +121,7 @@ def train_patches(
         steps, batch: number of steps, and images per step.
         rank, diagonal, spread: see :class:`PositionalAttentionModel`.
         stored: number of images of a fixed training set; 0: new images in each step.
-        decay: weight decay of AdamW.
+        decay: weight decay of AdamW; 0 for SGD.
         callbacks: those of :func:`~transformer_theory.training.fitting.fit`.
     Raises:
         ValueError: the optimiser is unknown, or a number is out of range.
@@ -134,6 +132,9 @@ def train_patches(
     positive(rate=rate, score_rate=score_rate)
     if optimiser not in ("sgd", "adam"):
         raise ValueError(f"optimiser must be 'sgd' or 'adam', got {optimiser!r}; choose one")
+    check_numbers(decay=decay)
+    if decay and optimiser == "sgd":
+        raise ValueError(f"decay must be 0 for SGD, got {decay}; use the optimiser 'adam'")
     w = data.direction(generator)
     model = build(lambda: PositionalAttentionModel(data.patches, data.dim, rank=rank, diagonal=diagonal, spread=spread), generator)
     assert isinstance(model, PositionalAttentionModel)
@@ -175,8 +176,15 @@ def transfer_accuracy(
         images: number of training images.
         generator: draws feature, initial v and images.
         steps, rate: full-batch steps of Adam and their rate.
+    Raises:
+        ValueError: the model has another number of patches, or a number is out of range.
     """
     integers(images=images, steps=steps)
+    positive(rate=rate)
+    if len(model.positions) != data.patches:
+        raise ValueError(
+            f"model must have the {data.patches} patches of the data, got {len(model.positions)}; train it on data of this size"
+        )
     w = data.direction(generator)
     sample = data.sample(images, w, generator)
     new = build(lambda: PositionalAttentionModel(data.patches, data.dim, diagonal=model.diagonal, linear=model.linear), generator)

@@ -66,6 +66,8 @@ def read(data: TokenData) -> LabelledWords | Unsupported:
     else:
         ids = words_of(data.tokens[chosen])
     counted, measured = stratified(len(labels), labels, 0.5, fixed_generator(), what="images")
+    if min(len(labels[half].unique()) for half in (counted, measured)) < 2:
+        return Unsupported("needs at least two classes with two images each")
     return LabelledWords(ids, labels, int(ids.max()) + 1, counted, measured)
 
 

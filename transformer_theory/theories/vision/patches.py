@@ -30,6 +30,19 @@ from ...core.validation import integers, number
 LINEAR = 0.1  # nu
 
 
+def check_numbers(*, q: float = 0.0, **others: float) -> None:
+    """Checks numbers of the data and the model.
+
+    Raises:
+        ValueError: q is not a probability, or another number is negative or not finite; the message names it.
+    """
+    if not 0 <= number("q", q) <= 1:
+        raise ValueError(f"q must be a probability, expected [0, 1], got {q}; pass e.g. 0.3")
+    for name, value in others.items():
+        if not 0 <= number(name, value) < float("inf"):
+            raise ValueError(f"{name} must be at least 0 and finite, got {value}; pass e.g. 0.1")
+
+
 @dataclass(frozen=True, eq=False)
 class SpatialPatches:
     """Images with labels: patches ``[n, D, dim]`` float32, labels -1 or 1 ``[n]``, active group ``[n]``."""
@@ -65,10 +78,7 @@ class SpatialPatchData:
         integers(group=self.group, minimum=2)
         if self.patches % self.group or self.patches == self.group:
             raise ValueError(f"group must divide the patches in at least two groups, got {self.group} of {self.patches}; choose a divisor")
-        if not 0 <= number("q", self.q) <= 1:
-            raise ValueError(f"q must be a probability, expected [0, 1], got {self.q}; pass e.g. 0.3")
-        if not 0 <= number("noise", self.noise) < float("inf"):
-            raise ValueError(f"noise must be at least 0 and finite, got {self.noise}; pass e.g. 0.3")
+        check_numbers(q=self.q, noise=self.noise)
 
     @property
     def groups(self) -> Int[Tensor, " D"]:
@@ -89,7 +99,13 @@ class SpatialPatchData:
         return torch.where(active[:, None] == self.groups, labels[:, None], delta), labels, active
 
     def sample(self, n: int, w: Float[Tensor, " dim"], generator: Generator) -> SpatialPatches:
-        """Draws n images with the feature w of norm 1."""
+        """Draws n images with the feature w of norm 1.
+
+        Raises:
+            ValueError: w does not have dimension ``dim`` and norm 1.
+        """
+        if w.shape != (self.dim,) or not abs(float(w.norm()) - 1) < 1e-3:
+            raise ValueError(f"w must have shape [{self.dim}] and norm 1, got {list(w.shape)}, norm {float(w.norm()):.3g}; use direction()")
         x, labels, active = self.coefficients(n, generator)
         noise = self.noise * torch.randn(n, self.patches, self.dim, generator=generator)
         return SpatialPatches(x[..., None] * w + noise - (noise @ w)[..., None] * w, labels, active)
@@ -106,6 +122,7 @@ def group_accuracy(data: SpatialPatchData, *, linear: float = LINEAR) -> float:
     F is :math:`C (\sigma(D y) + \sum_m \sigma(D \bar u_m))` with the means :math:`\bar u_m` of the other groups, which are independent.
     Their law is listed and convolved over the groups.
     """
+    check_numbers(linear=linear)
     C, D, q = data.group, data.patches, data.q
     single = {-1: q / 2, 0: 1 - q, 1: q / 2}
     law: dict[int, float] = {}

@@ -6,12 +6,13 @@ For a word w at a place t the posterior of the label is estimated by counting,
 
 which shrinks to the frequencies :math:`\hat p(y)` where the word is rare. The *relevance* of a patch is
 :math:`KL(\hat p(y \mid w, t) \,\|\, \hat p(y))`, and the *gain* of a patch with label y, on images that were not counted, is
-:math:`\log \hat p(y \mid w, t) - \log \hat p(y)`. Its mean is at most the information of word and place about the label, and at most 0 in
-expectation if they are independent.
+:math:`\log \hat p(y \mid w, t) - \log \hat p(y)`. If words are independent of labels, its mean is at most 0 in expectation, up to the error
+of :math:`\hat p(y)`, which has one image more of each class than were counted: this matters if a class is rarer than 1 in n images.
 
 Source: :cite:t:`li2023theoretical` has label-relevant tokens; the estimator is our own.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from ...core.validation import converted, integers, positive
+from ...core.validation import converted, integers, number, positive
 
 SHRINKAGE = 5.0  # kappa, images
 
@@ -85,8 +86,18 @@ def relevant_share(posteriors: WordPosteriors, ids: Int[Tensor, "n places"], lab
         posteriors: estimated on other images.
         ids, labels: words and classes, ``[n, places]`` and ``[n]``.
         threshold: nats.
+    Raises:
+        ValueError: the words and classes do not fit the posteriors.
     """
-    places, words = posteriors.relevance.shape
+    places, words, classes = posteriors.log_ratio.shape
+    fits = ids.ndim == 2 and ids.shape[1] == places and labels.shape == ids.shape[:1] and ids.numel() > 0
+    if not fits or int(ids.min()) < 0 or int(ids.max()) >= words or int(labels.min()) < 0 or int(labels.max()) >= classes:
+        raise ValueError(
+            f"ids and labels must fit posteriors of {words} words at {places} places and {classes} classes, "
+            f"got shapes {list(ids.shape)} and {list(labels.shape)}; recode them as the counted images"
+        )
+    if math.isnan(number("threshold", threshold)):
+        raise ValueError("threshold must be a number of nats, got nan; pass e.g. 0.1")
     cell = (torch.arange(places) * words + ids).flatten()
     gains = posteriors.gains(ids, labels).flatten()
     total = torch.zeros(places * words, dtype=torch.float64).index_add_(0, cell, gains)
@@ -105,17 +116,28 @@ def relevant_mass(
         relevance: relevance of the patches, ``[n, places]``.
         share: share of the patches that count as relevant; at least one.
     Raises:
-        ValueError: the shapes do not fit, or the share lies outside (0, 1).
+        ValueError: the shapes do not fit, numbers are NaN, weights are negative, or the share lies outside (0, 1).
     """
     if relevance.ndim != 2 or weights.shape[0] != relevance.shape[0] or weights.shape[-1] != relevance.shape[-1]:
         shapes = f"{list(weights.shape)} and {list(relevance.shape)}"
         raise ValueError(
             f"weights and relevance must have shapes [n, ..., places] and [n, places], got {shapes}; leave out the class token"
         )
-    if not 0 < share < 1:
-        raise ValueError(f"share must lie inside (0, 1), got {share}; pass e.g. 0.2")
-    count = max(1, round(share * relevance.shape[1]))
-    top = functional.one_hot(relevance.topk(count, dim=1).indices, relevance.shape[1]).sum(1).to(weights.dtype)
+    if not bool((weights >= 0).all()) or bool(relevance.isnan().any()):
+        raise ValueError(f"weights must be nonnegative and relevance not NaN, got weights from {float(weights.min())}; apply the softmax")
+    top = most_relevant(relevance, share=share).to(weights.dtype)
     top = top.reshape(len(top), *[1] * (weights.ndim - 2), -1)
     total = weights.sum(-1).clamp(min=torch.finfo(weights.dtype).tiny)
     return (weights * top).sum(-1) / total
+
+
+def most_relevant(relevance: Float[Tensor, "n places"], *, share: float = 0.2) -> Int[Tensor, "n places"]:
+    """Returns 1 for the share of the patches of each image with the largest relevance, at least one, and 0 for the others.
+
+    Raises:
+        ValueError: the share lies outside (0, 1).
+    """
+    if not 0 < share < 1:
+        raise ValueError(f"share must lie inside (0, 1), got {share}; pass e.g. 0.2")
+    count = max(1, round(share * relevance.shape[1]))
+    return functional.one_hot(relevance.topk(count, dim=1).indices, relevance.shape[1]).sum(1)

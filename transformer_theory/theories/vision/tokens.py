@@ -14,6 +14,7 @@ Source: :cite:t:`li2023theoretical`; its bound on the number of samples has the 
 subtracted from :math:`\alpha`.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,7 +22,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Generator, Tensor, nn
 
-from ...core.validation import converted, integers, number
+from ...core.validation import converted, integers, number, positive
 from ...models.embedding import build
 from ...training.fitting import fit
 from ...training.tasks import StreamTask
@@ -91,6 +92,8 @@ class AttentionReLU(nn.Module):
         networks: number of models.
         dim: dimension of the tokens.
         hidden: h, number of ReLUs; even.
+    Raises:
+        ValueError: a number is too small, or the number of ReLUs is odd.
     """
 
     output: Tensor
@@ -99,6 +102,8 @@ class AttentionReLU(nn.Module):
         super().__init__()
         integers(networks=networks, dim=dim)
         integers(hidden=hidden, minimum=2)
+        if hidden % 2:
+            raise ValueError(f"hidden must be even, so that both signs are as frequent, got {hidden}; pass e.g. 32")
         self.score = nn.Parameter(0.1 * torch.randn(networks, dim, dim) / dim**0.5)
         self.value = nn.Parameter(torch.randn(networks, dim, hidden) / dim**0.5)
         signs = 1.0 - 2 * (torch.arange(hidden) % 2)
@@ -167,6 +172,7 @@ def train_tokens(
         random_labels: whether the training labels are drawn independently of the sequences, as a control.
     """
     integers(samples=samples, networks=networks, steps=steps)
+    positive(rate=rate)
     model = build(lambda: AttentionReLU(networks, data.dim), generator)
     assert isinstance(model, AttentionReLU)
     stored, test = data.sample(networks, samples, generator=generator), data.sample(networks, TESTED, generator=generator)
@@ -190,13 +196,22 @@ def train_tokens(
 
 
 def needed_samples(sizes: Sequence[int], accuracies: Sequence[float], target: float) -> float | None:
-    """Returns the number of samples at which the accuracy reaches the target, by interpolation in log n; None if it does not.
+    """Returns the number of samples at which the accuracy reaches the target, by interpolation in log n.
+
+    It is None if the accuracy is below the target at all sizes, or at least the target at the first.
 
     Args:
         sizes: increasing numbers of samples.
         accuracies: accuracy at each; the curve is made monotone by its running maximum.
         target: accuracy.
+    Raises:
+        ValueError: sizes do not increase from at least 1, their number differs from that of the accuracies, or a number is NaN.
     """
+    increasing = len(sizes) == len(accuracies) and all(low < high for low, high in zip([0, *sizes], sizes))
+    if not increasing or any(math.isnan(value) for value in (target, *accuracies)):
+        raise ValueError(
+            f"sizes must increase from at least 1, with one accuracy each, not NaN, got {list(sizes)} and {list(accuracies)}; sort them"
+        )
     best, before = [], float("-inf")
     for value in accuracies:
         before = max(before, value)

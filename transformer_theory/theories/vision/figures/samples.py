@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NAME, SOURCE = "vision", Source("li2023theoretical", status="own")
 ACCURACY, MASS = "accuracy", "mass on relevant tokens divided by their share"
 NEEDED, EXPONENT = "samples for an accuracy of .9", "exponent of the needed samples in the share"
-SHARES, SIZES, TARGET = (0.15, 0.2, 0.3, 0.4), (8, 16, 32, 64, 128, 256, 512, 1024, 2048), 0.9
+SHARES, SIZES, TARGET = (0.15, 0.2, 0.3, 0.4), (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048), 0.9
 
 
 @dataclass(frozen=True)

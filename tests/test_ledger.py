@@ -10,7 +10,7 @@ import pytest
 from tests.stand_in import THEORY, install
 from transformer_theory.core.claims import Evidence
 from transformer_theory.core.result import Result, provenance
-from transformer_theory.report.ledger import document, ledger, main
+from transformer_theory.report.ledger import document, ledger, main, updated
 from transformer_theory.theories import list_theories
 
 PAGE = Path(__file__).parents[1] / "docs" / "claims.md"
@@ -99,6 +99,14 @@ def test_results_are_put_together_and_a_claim_may_be_in_one_of_them_only():
     assert "checked on 2 to 4 seeds" in page
     with pytest.raises(ValueError, match="stand_in/good"):
         ledger([first, first], (record,))
+
+
+def test_claims_that_are_not_verified_again_stay_and_deleted_ones_go():
+    def part(number: int, *ids: str) -> dict:
+        return {"provenance": {"number": number}, "verifications": [{"id": id, "from": number} for id in ids]}
+
+    stored = [part(1, "a/one", "a/two"), part(2, "b/gone"), part(3, "b/one")]
+    assert updated(stored, [part(4, "a/two")], ["a/one", "a/two", "b/one"]) == [part(1, "a/one"), part(3, "b/one"), part(4, "a/two")]
 
 
 def test_sources_and_mutants_are_counted():

@@ -1,11 +1,12 @@
 """The reach map of the documentation comes from the stored result, which was measured on the present ladders."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from transformer_theory.core.result import Result
-from transformer_theory.report.reach_docs import FOLDER, main, pages
+from transformer_theory.report.reach_docs import FOLDER, main, merged, pages
 from transformer_theory.theories import list_theories
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -40,9 +41,31 @@ def test_the_readme_has_the_sentences(stored):
             assert " ".join(line.split()) in " ".join(readme.split())
 
 
+def test_a_theory_measured_again_takes_the_place_of_its_former_rungs(stored):
+    name, others = "joma", ("crate", "vision")
+    new = replace(
+        stored,
+        settings=stored.settings
+        | {"ladders": {name: stored.settings["ladders"][name]}, "measured": {name: {"date": "2030", "commit": "c"}}},
+        table=stored.table.select(theory=name).replace(note="new"),
+    )
+    both = merged(stored, new)
+    assert len(both.table) == len(stored.table)
+    assert {row.note for row in both.table.select(theory=name)} == {"new"}
+    for other in others:
+        assert both.table.select(theory=other) == stored.table.select(theory=other)
+        assert both.settings["measured"][other] == stored.settings["measured"][other]
+    assert both.settings["measured"][name] == {"date": "2030", "commit": "c"}
+    assert "2030, commit c: joma" in pages(both)["reach_findings.md"]
+    with pytest.raises(ValueError, match=r"expected the seeds .* measure the same seeds"):
+        merged(stored, replace(new, settings=new.settings | {"seeds": [7]}))
+
+
 def test_wrong_arguments_are_named(tmp_path):
     with pytest.raises(ValueError, match="expected the folder of the documentation"):
         main([])
+    with pytest.raises(ValueError, match="expected a stored result"):
+        main([str(tmp_path)])
     Result("compare", {}).save(tmp_path / "other")
     with pytest.raises(ValueError, match="expected a result of reach, got compare without rungs"):
         main([str(tmp_path), str(tmp_path / "other")])

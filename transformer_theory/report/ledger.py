@@ -1,9 +1,9 @@
 """The ledger: a Markdown page with every claim, its source, the measured values and the outcome of its control.
 
 ``python -m transformer_theory.report.ledger RESULT ... PAGE`` writes the page from the verifications of stored results and stores these as
-JSON in the same folder. Without a RESULT it writes the page again from that JSON. The page is valid for Sphinx (MyST) and for plain
-Markdown. Each claim has a heading, so that links can refer to it as ``#theory-name``. If the folder holds ``mutants.json``, as
-``make mutants`` writes it, the page has its score.
+JSON in the same folder. Claims that no RESULT has verified keep the verification of that JSON, so one theory can be verified again alone;
+claims that no theory has any more are dropped. The page is valid for Sphinx (MyST) and for plain Markdown. Each claim has a heading, so that
+links can refer to it as ``#theory-name``. If the folder holds ``mutants.json``, as ``make mutants`` writes it, the page has its score.
 """
 
 import json
@@ -252,6 +252,18 @@ def _slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
+def updated(stored: Sequence[Document], new: Sequence[Document], claims: Iterable[str]) -> list[Document]:
+    """Returns the stored documents with the claims that the new ones do not have, then the new ones; documents without claims are left out.
+
+    Args:
+        stored, new: documents, see :func:`document`.
+        claims: ids of all claims that exist; others are dropped.
+    """
+    kept = set(claims) - {claim["id"] for item in new for claim in item["verifications"]}
+    old = [item | {"verifications": [claim for claim in item["verifications"] if claim["id"] in kept]} for item in stored]
+    return [item for item in old if item["verifications"]] + list(new)
+
+
 def _lines(documents: Sequence[Document]) -> str:
     """Formats the documents as JSON with one claim per line, so that a diff shows which claims have changed."""
     parts = []
@@ -269,16 +281,15 @@ def main(arguments: Sequence[str]) -> int:
         if not arguments:
             raise ValueError("the page must be named, got nothing; pass RESULT ... PAGE")
         *folders, page = map(Path, arguments)
-        stored = page.with_suffix(".json")
-        if folders:
-            documents = [document(Result.load(folder)) for folder in folders]
-        elif stored.exists():
-            documents = json.loads(stored.read_text(encoding="utf-8"))
-        else:
+        stored, theories = page.with_suffix(".json"), list_theories()
+        if not folders and not stored.exists():
             raise ValueError(f"{stored} does not exist; name the results that the page is made from")
+        before = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else []
+        claims = [claim.id for theory in theories for claim in theory.claims]
+        documents = updated(before, [document(Result.load(folder)) for folder in folders], claims)
         score = page.with_name(MUTANTS)
         mutants = json.loads(score.read_text(encoding="utf-8")) if score.exists() else None
-        texts = {stored: _lines(documents), page: ledger(documents, list_theories(), mutants=mutants)}
+        texts = {stored: _lines(documents), page: ledger(documents, theories, mutants=mutants)}
         write_together({path: text.encode() for path, text in texts.items()})
     except (ValueError, KeyError, TypeError, OSError) as error:
         print(f"ledger: {error}", file=sys.stderr)

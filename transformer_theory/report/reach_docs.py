@@ -1,8 +1,9 @@
 """The pages of the documentation about the reach of the theories.
 
-``python -m transformer_theory.report.reach_docs DOCS [RESULT]`` stores a result of ``transformer-theory reach`` as DOCS/reach, with fewer
-digits of the null draws of the ladders' quantities and without the other draws. From it the program writes DOCS/figures/reach.svg,
-DOCS/reach_findings.md and DOCS/reach_rungs.md. Without a result, the stored one is used.
+``python -m transformer_theory.report.reach_docs DOCS [RESULT ...]`` stores results of ``transformer-theory reach`` as DOCS/reach, with
+fewer digits of the null draws of the ladders' quantities and without the other draws. From it the program writes DOCS/figures/reach.svg,
+DOCS/reach_findings.md and DOCS/reach_rungs.md. Theories that no RESULT has measured keep the rungs stored there, so one theory can be
+measured again alone.
 """
 
 import sys
@@ -13,6 +14,7 @@ from ..core.files import write_together
 from ..core.measurement import Measurement, Table
 from ..core.plotting import svg
 from ..core.result import Result
+from ..theories import list_theories
 from .aggregate import aggregate
 from .markdown import table as formatted
 from .markdown import text
@@ -33,14 +35,14 @@ def pages(result: Result) -> dict[str, str]:
     figure, numbers = reach_map(cells), table(cells)
     if figure is None or numbers is None:
         raise ValueError(f"expected a result of reach, got {result.name} without rungs")
-    record = result.provenance
-    seeds, minutes = len(result.settings["seeds"]), float(record.get("seconds", 0)) / 60
-    inputs = ", ".join(result.settings.get("inputs", {}).values())
+    seeds, inputs = len(result.settings["seeds"]), ", ".join(result.settings.get("inputs", {}).values())
     lines = [f"- **{text(title)}**: {text(sentence)}." for title, sentence in statements(cells)]
-    origin = (
-        f"*{seeds} seeds, {len(cells)} rungs; {record.get('machine', '')}, {str(record.get('date', ''))[:10]}, commit "
-        f"{str(record.get('commit', ''))[:8]}{f', {minutes:.0f} minutes' if minutes >= 1 else ''}{f'; {inputs}' if inputs else ''}.*"
-    )
+    runs: dict[str, list[str]] = {}
+    for name, record in _records(result).items():
+        runs.setdefault(f"{str(record.get('date', ''))[:10]}, commit {str(record.get('commit', ''))[:8]}", []).append(name)
+    measured = "; ".join(f"{run}: {', '.join(names)}" for run, names in sorted(runs.items()))
+    machine = result.provenance.get("machine", "")
+    origin = f"*{seeds} seeds, {len(cells)} rungs; {machine}{f'; {inputs}' if inputs else ''}. {measured}.*"
     return {
         "figures/reach.svg": svg(figure) + "\n",
         "reach_findings.md": "\n".join([*lines, "", origin, ""]),
@@ -55,23 +57,56 @@ def _shortened(row: Measurement, quantities: set[str]) -> Measurement:
     return replace(row, null=replace(row.null, draws=tuple(float(f"{draw:.{DIGITS}g}") for draw in row.null.draws)))
 
 
+def _records(result: Result) -> dict[str, dict]:
+    """Returns date and commit of the measurement of each theory."""
+    own = {key: result.provenance[key] for key in ("date", "commit") if key in result.provenance}
+    return dict.fromkeys(result.settings["ladders"], own) | result.settings.get("measured", {})
+
+
+def merged(stored: Result, new: Result) -> Result:
+    """Returns the stored result with the theories of a new one in place of their former rungs.
+
+    Raises:
+        ValueError: the seeds differ.
+    """
+    if stored.settings["seeds"] != new.settings["seeds"]:
+        raise ValueError(f"expected the seeds {stored.settings['seeds']}, got {new.settings['seeds']}; measure the same seeds")
+    ladders = stored.settings["ladders"] | new.settings["ladders"]
+    order = {theory.name: number for number, theory in enumerate(list_theories())}
+    names = sorted((name for name in ladders if name in order), key=order.__getitem__)
+    rows = [row for row in stored.table if row.theory not in new.settings["ladders"]] + list(new.table)
+    settings = stored.settings | {
+        "theories": names,
+        "ladders": {name: ladders[name] for name in names},
+        "measured": {name: record for name, record in (_records(stored) | _records(new)).items() if name in names},
+    }
+    table = Table(sorted((row for row in rows if row.theory in names), key=lambda row: order[row.theory]))
+    return replace(stored, settings=settings, table=table, sources=tuple(dict.fromkeys(stored.sources + new.sources)))
+
+
 def main(arguments: list[str]) -> None:
     """Writes the pages.
 
     Raises:
-        ValueError: the arguments or the result do not fit.
+        ValueError: the arguments or the results do not fit.
     """
-    if not 1 <= len(arguments) <= 2:
-        raise ValueError("expected the folder of the documentation, and the folder of a result; got " + (" ".join(arguments) or "nothing"))
+    if not arguments:
+        raise ValueError("expected the folder of the documentation, and folders of results; got nothing")
     docs, stored = Path(arguments[0]), Path(arguments[0]) / FOLDER
-    if len(arguments) == 2:
-        result = Result.load(arguments[1])
-        pages(result)  # before anything is replaced
-        quantities = {ladder["quantity"] for ladder in result.settings["ladders"].values()}
+    result = Result.load(stored) if stored.exists() else None
+    for folder in arguments[1:]:
+        new = Result.load(folder)
+        pages(new)  # before anything is replaced
+        quantities = {ladder["quantity"] for ladder in new.settings["ladders"].values()}
         # Absolute paths describe a machine, so only their last parts are kept.
-        words = [Path(word).name if Path(word).is_absolute() else word for word in result.provenance.get("command", "").split()]
-        record, rows = result.provenance | {"command": " ".join(words)}, (_shortened(row, quantities) for row in result.table)
-        replace(result, table=Table(rows), provenance=record).save(stored, overwrite=True)
+        words = [Path(word).name if Path(word).is_absolute() else word for word in new.provenance.get("command", "").split()]
+        record, rows = new.provenance | {"command": " ".join(words)}, (_shortened(row, quantities) for row in new.table)
+        new = replace(new, table=Table(rows), provenance=record)
+        result = new if result is None else merged(result, new)
+    if result is None:
+        raise ValueError(f"expected a stored result in {stored}, got none; name the results that the pages are made from")
+    if len(arguments) > 1:
+        result.save(stored, overwrite=True)
     write_together({docs / name: text.encode() for name, text in pages(Result.load(stored)).items()})
 
 

@@ -254,10 +254,11 @@ CLAIMS = (
     ),
     Claim(
         id="length/resampling",
-        statement=r"Scores drawn with replacement from those of sequences of 16 keys predict the mean largest weight at 64 to 1,024 keys.",
+        statement=r"If scores are independent, $n$ scores that are drawn with replacement from those of sequences of 16 keys predict the "
+        r"mean of $a_{\max}$ at n keys.",
         measures="largest distance of the mean largest weight from its prediction",
         source=OWN,
-        assumptions=("independent scores: Gaussian, uniform or exponential", "64,000 scores in the pool, means of 1,000 sequences"),
+        assumptions=("64 to 1,024 keys; scores Gaussian, uniform or exponential", "64,000 scores in the pool, means of 1,000 sequences"),
         check=lambda generator: _resampled(generator, predict=True),
         control=lambda generator: _resampled(generator, predict=False),
         control_description="the largest weight stays as at 16 keys",
@@ -320,7 +321,7 @@ CLAIMS = (
     ),
     Claim(
         id="length/retrieval-at-length",
-        statement=r"Scores of 16 keys predict the mean largest weight of a trained retrieval head at 64 to 4,096 keys.",
+        statement=r"Scores of 16 keys predict the mean of $a_{\max}$ in a trained retrieval head at 64 to 4,096 keys.",
         measures="largest distance of the mean largest weight from its prediction",
         source=OWN,
         assumptions=(RETRIEVAL, "the right key is the largest of n uniform ones", "256 to 1,000 sequences at each length, pool of 64,000"),

@@ -137,8 +137,12 @@ def without_sink(
     return mass, (rest / (1 - mass)[..., None]) @ values
 
 
-def check_scores(scores: Tensor, *, keys: int) -> None:
-    """Checks that scores have at least ``keys`` keys and neither NaN nor +inf."""
+def check_scores(scores: Float[Tensor, "..."], *, keys: int) -> None:
+    """Checks that scores have at least ``keys`` keys and neither NaN nor +inf.
+
+    Raises:
+        ValueError: they have fewer keys, or such a score.
+    """
     if scores.ndim < 1 or scores.shape[-1] < keys:
         raise ValueError(f"scores must be [*batch, n] with at least {keys} keys, got {list(scores.shape)}")
     if bool(scores.isnan().any()) or bool((scores == math.inf).any()):

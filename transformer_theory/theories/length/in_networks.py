@@ -8,7 +8,7 @@ r"""What the heads of a network will hold on to in longer sequences. Per head, p
 * **share kept with doubled keys**: a query also sees the keys of another sequence of the batch, at the same positions, and keeps the share
   :math:`R = Z_1/(Z_1 + Z_2)` of its weights on its own keys. Nothing is run again: R is computed from queries and keys. It is 1/2 if the
   keys of both sequences are exchangeable, which is the assumption of the second prediction; more if the head attends to the contents of its
-  own sequence. The band exchanges the keys of both sequences at random positions.
+  own sequence. The null exchanges the keys of both sequences at random positions.
 * **norm of the sink's value** over the mean norm of the values, at the key position with the largest mean weight (:mod:`.responses`).
 
 Scores depend on queries and keys alone where :math:`\log a_{ij} = c\, q_i^\top k_j + \text{const}_i`; c is fitted, and a head with a bias,
@@ -55,7 +55,7 @@ def spaced(size: int, count: int) -> Int[Tensor, " chosen"]:
     return torch.linspace(0, size - 1, min(size, count)).round().long()
 
 
-def allowed_keys(activations: Activations, weights: Tensor) -> Bool[Tensor, "n heads q k"]:
+def allowed_keys(activations: Activations, weights: Float[Tensor, "n heads q k"]) -> Bool[Tensor, "n heads q k"]:
     """Returns the mask of the keys that queries may see, in the shape of the weights."""
     mask = activations.mask
     return torch.ones_like(weights, dtype=torch.bool) if mask is None else mask.expand(weights.shape)
@@ -207,7 +207,7 @@ class KeptShare(Metric):
                 reason = REASONS.get(min(parts), NO_ROWS)
                 rows.append(Measurement(NAME, "in network", KEPT, None, head=first, reason=reason, **columns))
                 continue
-            count = sum(sums[:, 0] for sums in known.values())
+            count = torch.stack([sums[:, 0] for sums in known.values()]).sum(0)
             # A draw exchanges the keys of both sequences at random positions, the same in all heads: the share is linear in the weights.
             exchanged = [torch.zeros_like(count)] * draws
             value = torch.zeros_like(count)
@@ -219,7 +219,7 @@ class KeptShare(Metric):
             for index, share in enumerate((value / count).tolist()):
                 null = Null(EXCHANGED, tuple(float(draw[index] / count[index]) for draw in exchanged)) if draws else None
                 place = {"head": first + index, "n": int(count[index])}
-                rows.append(Measurement(NAME, "in network", KEPT, share, predicted=0.5, null=null, **place, **columns))
+                rows.append(Measurement(NAME, "in network", KEPT, share, null=null, **place, **columns))
         return rows
 
 

@@ -44,7 +44,7 @@ FIRST = "largest weight at 16 times the keys, first block"
 LADDER = Ladder(quantity=WEIGHT, unit="share", side="==", null_kind="Gaussian scores of the same variance")
 TIMES, SIZE, STEPS, BLOCK_STEPS, STORED, WIDTH = 16, 80.0, 600, 400, 1024, 32
 SEQUENCES, DRAWN = 1000, 60  # measured sequences; sequences of a draw of the null
-Scores = Sequence[Float[Tensor, "n keys"]]
+Scores = Sequence[Float[Tensor, "_ _"]]
 
 
 def rows_of(short: Scores, long: Scores, generator: Generator, *, first: int = 0, note: str = "") -> Iterator[Measurement]:
@@ -147,7 +147,7 @@ class ClassTokenScores(Metric):
         self.sums[place] = torch.cat([self.sums[place], sums]) if place in self.sums else sums
 
 
-def collected(model: nn.Module, inputs: Tensor, *, images: int = 1) -> tuple[list[Float[Tensor, "n keys"]], int]:
+def collected(model: nn.Module, inputs: Float[Tensor, "n seq dim"], *, images: int = 1) -> tuple[list[Float[Tensor, "n _"]], int]:
     """Returns the scores of the class token in all heads of a network, and the number of heads of its first block; 0 without others."""
     metric = ClassTokenScores(images)
     with evaluation(model), torch.no_grad(), probe(model, [metric], draws=0) as p, p.together(0):

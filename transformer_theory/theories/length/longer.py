@@ -26,11 +26,11 @@ CHUNK = 2**22  # numbers that are drawn at once
 
 
 @converted(float64=("pool",))
-def resampled_top_weight(pool: Float[Tensor, " scores"], n: int, *, generator: Generator, samples: int = 400, factor: float = 1.0) -> float:
+def resampled_top_weight(pool: Float[Tensor, "*scores"], n: int, *, generator: Generator, samples: int = 400, factor: float = 1.0) -> float:
     """Predicts the mean largest weight among n keys from a pool of scores of short sequences.
 
     Args:
-        pool: scores of one query, or of queries that are alike, ``[scores]``.
+        pool: scores of one query, or of queries that are alike, ``[*scores]``.
         n: number of keys.
         generator: random generator.
         samples: number of sequences of n scores, drawn with replacement.
@@ -64,7 +64,7 @@ def gaussian_top_weight(spread: Float[Tensor, "*batch 1"], n: int, *, generator:
 
 
 def standardised(z: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-    """Shifts and scales rows to mean 0 and standard deviation 1, so that a row of null scores has exactly the variance of the measured one."""
+    """Shifts and scales rows to mean 0 and standard deviation 1, so that a row of the null has exactly the measured variance."""
     z = z - z.mean(-1, keepdim=True)
     return z / z.square().mean(-1, keepdim=True).sqrt()
 

@@ -76,9 +76,8 @@ class SinkValue(Metric):
                 chosen = torch.linspace(0, len(others) - 1, min(draws, len(others))).round().long() if draws else []
                 null = Null(OTHER_KEYS, tuple(others[chosen].tolist())) if draws else None
                 note = f"key {sink} has a mean weight of {float(mass[sink] / sums[0]):.3f}, uniform attention {1 / T:.3f}"
-                rows.append(
-                    Measurement(NAME, "in network", SINK_NORM, float(ratios[sink]), null=null, note=note, n=int(sums[0]), **columns)
-                )
+                columns |= {"note": note, "n": int(sums[0])}
+                rows.append(Measurement(NAME, "in network", SINK_NORM, float(ratios[sink]), null=null, **columns))
         return rows
 
 

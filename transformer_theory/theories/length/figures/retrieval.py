@@ -4,9 +4,9 @@ Source: :cite:t:`velickovic2025softmax`.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -23,8 +23,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME, SOURCE, CHIANG = "length", Source("velickovic2025softmax", status="own"), Source("chiang2022overcoming", status="own")
-TOP, RIGHT, ALONE = "largest weight", "weight on the right key", "predicted weight of a lone winner"
+TOP, RIGHT = "largest weight", "weight on the right key"
 RANKED, ACCURACY, BOUND = "right key ranked first", "accuracy", "delta - log n"
+
+
+def over_heads(quantity: str, values: Sequence[float], **columns: Any) -> Measurement:
+    """Returns the mean over heads with its interval."""
+    ends = student_interval(values)
+    interval = {} if ends is None else {"interval": ends, "interval_kind": "over heads"}
+    return Measurement(NAME, "figure", quantity, sum(values) / len(values), **interval, **columns)
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,10 @@ class Retrieval(RandomExperiment):
         return cls(heads=1, steps=10, longest=64, sequences=20)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the quantities of each task, length and factor; means over heads with their interval."""
+        """Yields the quantities of each task, length and factor; means over heads with their interval.
+
+        The largest weight is predicted by resampling for the largest of n keys, and by the gap of a lone winner for the marked key.
+        """
         generator, lengths = self.generator(), [n for n in LENGTHS if n <= self.longest]
         for kind in ("maximum", "needle"):
             found: dict[tuple[int, bool], list[tuple[AtLength, float]]] = {}
@@ -59,20 +69,17 @@ class Retrieval(RandomExperiment):
                         found.setdefault((n, scaled), []).append((row, float(winner_weight(gaps, n).mean())))
             for (n, scaled), rows in found.items():
                 place = {"setting": f"{kind}, {n} keys{', scores times log n' if scaled else ''}", "n": self.heads, "source": SOURCE}
-                columns = (
-                    (TOP, [row.top for row, _ in rows], "share", [row.predicted for row, _ in rows]),
-                    (RIGHT, [row.right for row, _ in rows], "share", None),
-                    (ALONE, [alone for _, alone in rows], "share", None),
-                    (RANKED, [row.ranked for row, _ in rows], "share", None),
-                    (ACCURACY, [row.accuracy for row, _ in rows], "share", None),
-                    (BOUND, [row.bound for row, _ in rows], "nats", None),
-                )
-                for quantity, values, unit, predicted in columns:
-                    ends = student_interval(values)
-                    interval = {} if ends is None else {"interval": ends, "interval_kind": "over heads"}
-                    expected = None if predicted is None else sum(predicted) / len(predicted)
-                    value = sum(values) / len(values)
-                    yield Measurement(NAME, "figure", quantity, value, unit=unit, predicted=expected, **place, **interval)
+                predicted = [row.predicted for row, _ in rows] if kind == "maximum" else [alone for _, alone in rows]
+                shares = {
+                    TOP: [row.top for row, _ in rows],
+                    RIGHT: [row.right for row, _ in rows],
+                    RANKED: [row.ranked for row, _ in rows],
+                    ACCURACY: [row.accuracy for row, _ in rows],
+                }
+                for quantity, values in shares.items():
+                    expected = sum(predicted) / len(predicted) if quantity == TOP else None
+                    yield over_heads(quantity, values, unit="share", predicted=expected, **place)
+                yield over_heads(BOUND, [row.bound for row, _ in rows], unit="nats", **place)
         yield Arrays({"lengths": torch.tensor(lengths).numpy()})
 
     @style()
@@ -92,14 +99,10 @@ class Retrieval(RandomExperiment):
         for ax, kind, title in ((left, "maximum", "largest of n keys"), (middle, "needle", "one marked key")):
             for scaled, colour, label in ((False, COLOURS[NAME], "scores as trained"), (True, COLOURS["CRATE"], "times log n")):
                 ax.plot(lengths, values(kind, TOP, scaled), "o-", color=colour, markersize=3, label=label)
+                expected = values(kind, TOP, scaled, "predicted")
+                ax.plot(lengths, expected, "x", color=COLOURS["raw"], label=None if scaled else "predicted")
                 if kind == "maximum":
-                    ax.plot(
-                        lengths, values(kind, TOP, scaled, "predicted"), "x", color=COLOURS["raw"], label=None if scaled else "predicted"
-                    )
                     ax.plot(lengths, values(kind, RIGHT, scaled), ":", color=colour, label="on the right key")
-                else:
-                    alone = values(kind, ALONE, scaled)
-                    ax.plot(lengths, alone, "x", color=COLOURS["raw"], label=None if scaled else "predicted, lone winner")
             ax.set(xscale="log", xlabel="keys", ylabel="largest weight", title=title, ylim=(-0.03, 1.05))
             ax.legend()
         for kind, colour in (("maximum", COLOURS[NAME]), ("needle", COLOURS["ViT"])):

@@ -47,6 +47,18 @@ def _dispersion(generator: Generator, *, own: bool) -> Evidence:
     return Evidence(worst, 1e-9, "<=", detail=detail)
 
 
+def _attained(generator: Generator, *, one: bool) -> Evidence:
+    """Measures the largest distance of log a_max from delta - log n, over (e^delta - 1)/n; the control has uniform scores of equal range."""
+    worst = 0.0
+    for n in (64, 512, 4096):
+        delta = _between(generator, 0.5, 3.0)
+        scores = torch.zeros(n, dtype=F64) if one else delta * torch.rand(n, generator=generator, dtype=F64)
+        scores[0], scores[1] = delta, 0.0
+        distance = abs(float(scores.log_softmax(0)[0] - log_dispersion_bound(scores)))
+        worst = max(worst, distance * n / math.expm1(delta))
+    return Evidence(worst, 1.0, "<=")
+
+
 def _identity(generator: Generator, gap: Callable[[Tensor], Tensor]) -> Evidence:
     """Measures the largest relative distance of the largest weight from 1 / (1 + (n - 1) e^-g)."""
     worst = 0.0
@@ -221,6 +233,17 @@ CLAIMS = (
         check=lambda generator: _dispersion(generator, own=True),
         control=lambda generator: _dispersion(generator, own=False),
         control_description="delta of another head, with a third of the scores",
+    ),
+    Claim(
+        id="length/dispersion-attained",
+        statement=r"The upper bound is attained up to $O(1/n)$: one score among $n - 1$ equal ones that are smaller by $\delta$ has "
+        r"$0 \le \delta - \log n - \log a \le (e^{\delta} - 1)/n$.",
+        measures="largest distance of log a from delta - log n, divided by (e^delta - 1)/n",
+        source=OWN,
+        assumptions=("64 to 4,096 keys, delta between .5 and 3",),
+        check=lambda generator: _attained(generator, one=True),
+        control=lambda generator: _attained(generator, one=False),
+        control_description="the other scores are uniform on the same interval",
     ),
     Claim(
         id="length/gap",

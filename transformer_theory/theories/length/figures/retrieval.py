@@ -104,7 +104,7 @@ class Retrieval(RandomExperiment):
                 if kind == "maximum":
                     ax.plot(lengths, values(kind, RIGHT, scaled), ":", color=colour, label="on the right key")
             ax.set(xscale="log", xlabel="keys", ylabel="largest weight", title=title, ylim=(-0.03, 1.05))
-            ax.legend()
+            ax.legend(loc="lower left")
         for kind, colour in (("maximum", COLOURS[NAME]), ("needle", COLOURS["ViT"])):
             for scaled, line in ((False, "o-"), (True, "o:")):
                 label = f"{kind}{', times log n' if scaled else ''}"

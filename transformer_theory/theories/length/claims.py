@@ -48,7 +48,7 @@ def _dispersion(generator: Generator, *, own: bool) -> Evidence:
 
 
 def _attained(generator: Generator, *, one: bool) -> Evidence:
-    """Measures the largest distance of log a_max from delta - log n, over (e^delta - 1)/n; the control has uniform scores of equal range."""
+    """Measures the largest distance of log a_max from delta - log n, over (e^delta - 1)/n; the control has uniform scores."""
     worst = 0.0
     for n in (64, 512, 4096):
         delta = _between(generator, 0.5, 3.0)

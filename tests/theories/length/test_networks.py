@@ -11,7 +11,7 @@ from transformer_theory.models.vit import ViT
 from transformer_theory.probes import probe
 from transformer_theory.probes.respond import responses
 from transformer_theory.theories import length
-from transformer_theory.theories.length.in_networks import GAP, KEPT, PREDICTED, doubled_weights
+from transformer_theory.theories.length.in_networks import GAP, HALVED, KEPT, PREDICTED, doubled_weights
 from transformer_theory.theories.length.responses import CHANGE, DOUBLED, SINK_NORM, joined_halves, one_exchanged
 
 METRICS = (length.ScoreGaps, length.KeptShare, length.SinkValue)
@@ -87,12 +87,16 @@ def test_gaussian_scores_are_inside_their_null_and_a_needle_is_above():
 
 def test_doubled_keys_agree_with_attention_over_both_sequences():
     activations = head(n=4, k=5, heads=1)
-    own, other, valid = doubled_weights(activations)
+    own, other, before, valid = doubled_weights(activations)
     query, key = activations.query, activations.key
     partner = torch.tensor([2, 3, 0, 1])
     both = (0.25 * query @ torch.cat([key, key[partner]], 2).mT).softmax(-1)
     assert bool(valid.all())
     assert torch.allclose(torch.cat([own, other], -1), both, atol=1e-5)
+    assert torch.allclose(before, activations.weights.amax(-1))
+    kept, halved = rows_of(length.KeptShare, activations)
+    assert kept.value == pytest.approx(float(both[..., :5].sum(-1).mean()), rel=1e-5)
+    assert halved.value == pytest.approx(2 * float(both[..., :5].amax(-1).mean()) / float(before.mean()), rel=1e-5)
 
 
 def test_doubled_keys_of_exchangeable_sequences_are_halved_and_own_contents_keep_more():
@@ -112,7 +116,7 @@ def test_doubled_keys_respect_masks():
     mask = torch.ones(6, 6, dtype=torch.bool).tril()[None, None]
     query, key = torch.randn(2, 8, 1, 6, 4, generator=generator())
     activations = attention(0.5 * query @ key.mT, query=query, key=key, mask=mask)
-    own, other, _ = doubled_weights(activations)
+    own, other, *_ = doubled_weights(activations)
     assert float(torch.cat([own, other], 2).triu(1)[..., :6, :].abs().max()) == 0.0
     assert own[:, :, 0, 0].tolist() != [1.0] * 8
     assert torch.allclose((own + other).sum(-1), torch.ones(8, 1, 6), atol=1e-6)
@@ -174,7 +178,7 @@ def test_a_probe_measures_a_vit_and_predictions_are_covered():
     with probe(model, length.THEORY.in_networks.metrics(), draws=19) as p, p.together(0):
         model(torch.randn(16, 9, 4, generator=generator()))
     table = p.result().table.select(theory="length")
-    for quantity, count in ((GAP, 4), (PREDICTED, 16), (KEPT, 4), (SINK_NORM, 4)):
+    for quantity, count in ((GAP, 4), (PREDICTED, 16), (KEPT, 4), (HALVED, 4), (SINK_NORM, 4)):
         rows = [row for row in table if row.quantity == quantity]
         assert len(rows) == count
         assert all(row.value is not None and row.value > 0 and row.verdict is None for row in rows)

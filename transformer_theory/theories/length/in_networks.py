@@ -3,12 +3,13 @@ r"""What the heads of a network will hold on to in longer sequences. Per head, p
 * **gap over the log of the keys**, the mean of :math:`g / \log(n - 1)` over queries with n >= 3 allowed keys; 1 is the critical value, at
   which the winner holds one half (:mod:`.dispersion`). The null has Gaussian scores with the variance of each measured row; untrained
   networks are added by the caller.
-* **predicted largest weight** at 2n and 16n keys, from the same gaps. If the winner stays the only one of its kind, it is
+* **predicted weight of the chosen key** at 2n and 16n keys, from the same gaps. If the winner stays the only one of its kind, it is
   :math:`1 / (1 + (mn - 1) e^{-g})`. If further keys are as good as the first n, the winner keeps a share of :math:`1/m` of its weight.
 * **share kept with doubled keys**: a query also sees the keys of another sequence of the batch, at the same positions, and keeps the share
   :math:`R = Z_1/(Z_1 + Z_2)` of its weights on its own keys. Nothing is run again: R is computed from queries and keys. It is 1/2 if the
   keys of both sequences are exchangeable, which is the assumption of the second prediction; more if the head attends to the contents of its
-  own sequence. The null exchanges the keys of both sequences at random positions.
+  own sequence. The null exchanges the keys of both sequences at random positions. A second row has the weight of the chosen key with
+  doubled keys over half of its weight, which is 1 where R and the weight are not correlated.
 * **norm of the sink's value** over the mean norm of the values, at the key position with the largest mean weight (:mod:`.responses`).
 
 Scores depend on queries and keys alone where :math:`\log a_{ij} = c\, q_i^\top k_j + \text{const}_i`; c is fitted, and a head with a bias,
@@ -36,7 +37,8 @@ from .dispersion import score_gap
 from .responses import RESPONSES, SinkValue
 
 NAME, OWN = "length", Source("velickovic2025softmax", status="own")
-GAP, PREDICTED, KEPT = "gap over the log of the keys", "predicted largest weight", "share kept with doubled keys"
+GAP, PREDICTED = "gap over the log of the keys", "predicted weight of the chosen key"
+KEPT, HALVED = "share kept with doubled keys", "weight of the chosen key with doubled keys over half of it"
 GAUSSIAN, EXCHANGED = "Gaussian scores of the same variance", "keys exchanged at random positions"
 TIMES = (2, 16)
 SEQUENCES, QUERIES, PAIRED, ROWS = 32, 16, 16, 1024  # sequences, queries of each, sequences in pairs, of a batch; stored rows of a place
@@ -62,7 +64,7 @@ def allowed_keys(activations: Activations, weights: Float[Tensor, "n heads q k"]
 
 
 class ScoreGaps(Metric):
-    """Gap over the log of the keys, and predicted largest weights, of each head; see the module's docstring.
+    """Gap over the log of the keys, and predicted weights of the chosen key, of each head; see the module's docstring.
 
     Of each batch up to 32 sequences and 16 queries of each count, evenly spaced, and 1,024 rows of weights in all.
 
@@ -123,7 +125,7 @@ class ScoreGaps(Metric):
 
 
 def predictions(keys: Float[Tensor, " rows"], gap: Float[Tensor, " rows"], *, covered: bool, **columns: Any) -> list[Measurement]:
-    """Returns the predicted largest weights at 2n and 16n keys, two each."""
+    """Returns the predicted weights of the chosen key at 2n and 16n keys, two each."""
     now = torch.sigmoid(gap - (keys - 1).log())
     found = []
     for times in TIMES:
@@ -177,8 +179,9 @@ class KeptShare(Metric):
     """Share kept with doubled keys of each head; see the module's docstring. Up to 16 sequences of each batch count, 16 queries of each.
 
     Attributes:
-        sums: by layer, first head and keys T: number of rows, and the sums of the weights on the own keys and on those of the other
-            sequence, ``[heads, 1 + 2T]``. By layer, first head and a negative number: that reason for no value.
+        sums: by layer, first head and keys T: number of rows, the sums of the largest weight and of that with doubled keys, and of the
+            weights on the own keys and on those of the other sequence with doubled keys, ``[heads, 3 + 2T]``. By layer, first head and a
+            negative number: that reason for no value.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
@@ -192,45 +195,49 @@ class KeptShare(Metric):
         if isinstance(found, int):
             self.add((*place, found), torch.zeros(weights.shape[1], 1, dtype=torch.float64))
             return
-        own, other, valid = found
+        own, other, before, valid = found
+        parts = torch.stack([valid.float(), before.masked_fill(~valid, 0.0), own.amax(-1).masked_fill(~valid, 0.0)], -1)
         sums = [part.masked_fill(~valid[..., None], 0.0).double().sum((0, 2)) for part in (own, other)]
-        self.add((*place, own.shape[-1]), torch.cat([valid.double().sum((0, 2))[:, None], *sums], 1).cpu())
+        self.add((*place, own.shape[-1]), torch.cat([parts.double().sum((0, 2)), *sums], 1).cpu())
 
     def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
-        """Returns one row per layer and head, or one per module with the reason."""
+        """Returns two rows per layer and head, or one per module with the reason."""
         rows: list[Measurement] = []
         for layer, first in sorted({place[:2] for place in self.sums}):
             parts = {place[2]: sums for place, sums in self.sums.items() if place[:2] == (layer, first)}
             known = {T: sums for T, sums in parts.items() if T > 0 and bool((sums[:, 0] > 0).all())}
-            columns = {"layer": layer, "unit": "share", "source": OWN}
+            columns = {"layer": layer, "source": OWN}
             if not known:
                 reason = REASONS.get(min(parts), NO_ROWS)
-                rows.append(Measurement(NAME, "in network", KEPT, None, head=first, reason=reason, **columns))
+                rows.append(Measurement(NAME, "in network", KEPT, None, head=first, reason=reason, unit="share", **columns))
                 continue
-            count = torch.stack([sums[:, 0] for sums in known.values()]).sum(0)
+            count, before, after = torch.stack([sums[:, :3] for sums in known.values()]).sum(0).unbind(1)
             # A draw exchanges the keys of both sequences at random positions, the same in all heads: the share is linear in the weights.
             exchanged = [torch.zeros_like(count)] * draws
             value = torch.zeros_like(count)
             for T, sums in sorted(known.items()):
-                own, other = sums[:, 1 : 1 + T], sums[:, 1 + T :]
+                own, other = sums[:, 3 : 3 + T], sums[:, 3 + T :]
                 value = value + own.sum(1)
                 kept = torch.rand(draws, T, generator=fixed_generator() if generator is None else generator) < 0.5
                 exchanged = [total + torch.where(each, own, other).sum(1) for total, each in zip(exchanged, kept)]
             for index, share in enumerate((value / count).tolist()):
                 null = Null(EXCHANGED, tuple(float(draw[index] / count[index]) for draw in exchanged)) if draws else None
                 place = {"head": first + index, "n": int(count[index])}
-                rows.append(Measurement(NAME, "in network", KEPT, share, null=null, **place, **columns))
+                rows.append(Measurement(NAME, "in network", KEPT, share, unit="share", null=null, **place, **columns))
+                ratio = float(2 * after[index] / before[index])
+                rows.append(Measurement(NAME, "in network", HALVED, ratio, predicted=1.0, **place, **columns))
         return rows
 
 
-Doubled = tuple[Float[Tensor, "n heads q k"], Float[Tensor, "n heads q k"], Bool[Tensor, "n heads q"]]
+Doubled = tuple[Float[Tensor, "n heads q k"], Float[Tensor, "n heads q k"], Float[Tensor, "n heads q"], Bool[Tensor, "n heads q"]]
 
 
 def doubled_weights(activations: Activations) -> Doubled | int:
     """Computes the weights if each query also sees the keys of another sequence; the key of a reason in :data:`REASONS` if it cannot.
 
     Returns:
-        Weights on the own keys and on the others, ``[n, heads, q, k]`` each, and which rows count, ``[n, heads, q]``.
+        Weights on the own keys and on the others, ``[n, heads, q, k]`` each; the largest weight without the others, and which rows count,
+        ``[n, heads, q]``.
     """
     weights, query, key = activations.weights, activations.query, activations.key
     assert weights is not None
@@ -255,7 +262,7 @@ def doubled_weights(activations: Activations) -> Doubled | int:
     valid = total.isfinite() & (total > MIN_ROW_SUM) & (allowed.sum(-1) >= 1) & (other_allowed.sum(-1) >= 1)
     scores = [(scale * products - constant).masked_fill(~seen, -math.inf) for products, seen in ((own, allowed), (other, other_allowed))]
     both = torch.cat([torch.where(valid[..., None], each, 0.0) for each in scores], -1).softmax(-1)
-    return both[..., :k], both[..., k:], valid
+    return both[..., :k], both[..., k:], A.amax(-1), valid
 
 
 def fitted_scores(

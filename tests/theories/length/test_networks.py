@@ -202,6 +202,14 @@ def test_responses_of_a_decoder(decoder: Decoder):
     assert 0 < change.value < change.null.median
 
 
+def test_predictions_behind_a_mask_are_not_covered(decoder: Decoder):
+    with probe(decoder, [length.ScoreGaps()], draws=0) as p, p.together(0):
+        decoder(torch.randint(20, (4, 16), generator=generator()))
+    rows = p.result().table.select(quantity=PREDICTED)
+    assert len(rows) == 16
+    assert {row.verdict for row in rows} == {"not covered"}
+
+
 def test_doubled_weight_needs_causal_attention():
     (row,) = rows_of(length.DoubledWeight, attention(torch.zeros(4, 1, 8, 8)))
     assert row.value is None

@@ -14,8 +14,8 @@ r"""What the heads of a network will hold on to in longer sequences. Per head, p
 
 Scores depend on queries and keys alone where :math:`\log a_{ij} = c\, q_i^\top k_j + \text{const}_i`; c is fitted, and a head with a bias,
 relative positions as a bias, or a cap has a row with this reason. With rotary positions the product has this form at the same
-positions, but keys at larger distances are of another source, and no prediction for longer sequences is covered: where queries and keys
-are not linear in the tokens, predictions have the verdict "not covered".
+positions, but keys at larger distances are of another source. Behind a causal mask further keys are farther away as well. So predictions
+have the verdict "not covered" where there is a mask, or queries and keys are not linear in the tokens.
 Sources: :cite:t:`velickovic2025softmax`; the quantities are our own.
 """
 
@@ -70,7 +70,8 @@ class ScoreGaps(Metric):
 
     Attributes:
         sums: by layer and first head: number of allowed keys, standard deviation of the scores, and gap, ``[rows, heads, 3]``; rows that do
-            not count are NaN. By layer, first head and 1: whether queries and keys are linear in the tokens.
+            not count are NaN. By layer, first head and 1: whether predictions are covered, that is, queries and keys are linear in the
+            tokens, and there is no mask.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
@@ -100,7 +101,7 @@ class ScoreGaps(Metric):
         spread = (((scores - mean) * allowed).square().sum(-1) / n.clamp(min=1)).sqrt()
         gap = score_gap(scores, allowed=allowed) if scores.shape[-1] >= 2 else torch.full_like(spread, math.nan)
         found = torch.where(valid[..., None], torch.stack([n, spread, gap], -1), math.nan)
-        self.add((*place, 1), torch.tensor([float(activations.bilinear is not None)]))
+        self.add((*place, 1), torch.tensor([float(activations.mask is None and activations.bilinear is not None)]))
         self.add(place, found.transpose(1, 2).flatten(0, 1).cpu())
 
     def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
@@ -109,7 +110,7 @@ class ScoreGaps(Metric):
         for place, stored in sorted(self.sums.items(), key=lambda item: item[0]):
             if len(place) == 3:
                 continue
-            linear = bool(self.sums[(*place, 1)].item())
+            covered = bool(self.sums[(*place, 1)].item())
             for head, values in enumerate(stored.double().unbind(1), start=place[1]):
                 values = values[values[:, 0].isfinite()]
                 columns = {"layer": place[0], "head": head, "n": len(values), "source": OWN}
@@ -120,7 +121,7 @@ class ScoreGaps(Metric):
                 null = Null(GAUSSIAN, gaussian_ratios(values, draws, generator, heads=stored.shape[1])) if draws else None
                 ratio = float((gap / (n - 1).log()).mean())
                 rows.append(Measurement(NAME, "in network", GAP, ratio, null=null, side=">=", **columns))
-                rows += predictions(n, gap, covered=linear, **columns)
+                rows += predictions(n, gap, covered=covered, **columns)
         return rows
 
 

@@ -102,9 +102,9 @@ class Retrieval(RandomExperiment):
                 expected = values(kind, TOP, scaled, "predicted")
                 ax.plot(lengths, expected, "x", color=COLOURS["raw"], label=None if scaled else "predicted")
                 if kind == "maximum":
-                    ax.plot(lengths, values(kind, RIGHT, scaled), ":", color=colour, label="on the right key")
+                    ax.plot(lengths, values(kind, RIGHT, scaled), ":", color=colour, label=None if scaled else "on the right key")
             ax.set(xscale="log", xlabel="keys", ylabel="largest weight", title=title, ylim=(-0.03, 1.05))
-            ax.legend(loc="lower left")
+            ax.legend(loc="upper right" if kind == "maximum" else "lower left")
         for kind, colour in (("maximum", COLOURS[NAME]), ("needle", COLOURS["ViT"])):
             for scaled, line in ((False, "o-"), (True, "o:")):
                 label = f"{kind}{', times log n' if scaled else ''}"

@@ -2,8 +2,8 @@
 
 ``python -m transformer_theory.report.ledger RESULT ... PAGE`` writes the page from the verifications of stored results and stores these as
 JSON in the same folder. Claims that no RESULT has verified keep the verification of that JSON, so one theory can be verified again alone;
-claims that no theory has any more are dropped. The page is valid for Sphinx (MyST) and for plain Markdown. Each claim has a heading, so that
-links can refer to it as ``#theory-name``. If the folder holds ``mutants.json``, as ``make mutants`` writes it, the page has its score.
+claims that no theory has any more are dropped. The page is valid for Sphinx (MyST) and for plain Markdown. Each claim has a heading, so
+that links can refer to it as ``#theory-name``. If the folder holds ``mutants.json``, as ``make mutants`` writes it, the page has its score.
 """
 
 import json

@@ -1,0 +1,162 @@
+"""Bounds and identities of one row of attention, predictions at other lengths, and trained heads."""
+
+import math
+
+import pytest
+import torch
+
+from transformer_theory.theories import length
+from transformer_theory.theories.length import retrieval
+from transformer_theory.theories.length.ladder import LADDER, SetTransformer, collected
+from transformer_theory.theories.length.longer import gaussian_top_weight, standardised
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def scores_of(rows: int, n: int, seed: int = 0, size: float = 2.0) -> torch.Tensor:
+    return size * torch.randn(rows, n, generator=generator(seed), dtype=torch.float64)
+
+
+def test_the_gap_by_hand():
+    scores = torch.tensor([3.0, 1.0, 0.0, -1.0], dtype=torch.float64)
+    expected = 3 - math.log((math.e + 1 + 1 / math.e) / 3)
+    assert float(length.score_gap(scores)) == pytest.approx(expected, rel=1e-14)
+    assert float(length.winner_weight(length.score_gap(scores), 4)) == pytest.approx(float(scores.softmax(0)[0]), rel=1e-14)
+    # A constant does not matter, so logarithms of weights serve as scores.
+    assert float(length.score_gap(scores.softmax(0).log())) == pytest.approx(expected, rel=1e-13)
+
+
+def test_keys_that_are_not_allowed_do_not_count():
+    scores, allowed = scores_of(7, 9), torch.rand(7, 9, generator=generator(1)) < 0.6
+    allowed[:, :2] = True
+    found = length.score_gap(scores, allowed=allowed)
+    for row, seen, gap in zip(scores, allowed, found.tolist()):
+        assert gap == pytest.approx(float(length.score_gap(row[seen])), rel=1e-12)
+    alone = torch.zeros(1, 3, dtype=torch.bool)
+    alone[0, 1] = True
+    assert math.isnan(float(length.score_gap(scores[:1, :3], allowed=alone)))
+
+
+def test_the_gap_keeps_its_digits_in_a_sharp_row():
+    assert float(length.score_gap(torch.tensor([80.0, 0.0, 0.0]))) == pytest.approx(80.0, rel=1e-6)
+
+
+def test_the_bound_holds_and_is_attained():
+    scores = scores_of(50, 30)
+    bound = length.log_dispersion_bound(scores)
+    assert bool((scores.log_softmax(-1).amax(-1) <= bound + 1e-12).all())
+    many = torch.zeros(100_000, dtype=torch.float64)
+    many[0] = 2.0  # one large score among equal ones attains the bound up to O(1/n)
+    assert float(many.log_softmax(0)[0] - length.log_dispersion_bound(many)) == pytest.approx(0.0, abs=1e-4)
+
+
+def test_the_kept_share_is_the_ratio_of_the_weights():
+    first, others = scores_of(5, 6), scores_of(5, 11, seed=1)
+    together = torch.cat([first, others], -1).softmax(-1)[:, :6]
+    assert torch.allclose(together, first.softmax(-1) * length.kept_share(first, others)[:, None], rtol=1e-12)
+
+
+def test_resampling_a_constant_is_uniform_and_a_large_pool_is_the_law():
+    assert length.resampled_top_weight(torch.ones(4), 50, generator=generator()) == pytest.approx(1 / 50, rel=1e-12)
+    value = float(length.top_weight(scores_of(4000, 100)).mean())
+    pool = scores_of(4000, 16, seed=1)
+    assert length.resampled_top_weight(pool, 100, generator=generator(2), samples=4000) == pytest.approx(value, abs=0.015)
+    assert length.top_weight(scores_of(3, 8)).tolist() == pytest.approx(scores_of(3, 8).softmax(-1).amax(-1).tolist(), rel=1e-12)
+
+
+@pytest.mark.parametrize("ratio", [0.05, 0.5, 4.0])
+def test_the_continuum_is_the_limit_of_uniform_keys(ratio: float):
+    n = 2000
+    measured = float(length.top_weight(ratio * n * torch.rand(2000, n, generator=generator(), dtype=torch.float64)).mean())
+    assert length.continuum_weight(ratio, generator=generator(1)) == pytest.approx(measured, abs=0.02)
+
+
+def test_a_small_ratio_of_the_continuum_has_weight_ratio():
+    # The sum over the points of e^(-r Gamma) has the mean 1/r.
+    assert length.continuum_weight(0.02, generator=generator()) == pytest.approx(0.02, rel=0.05)
+
+
+def test_gaussian_scores_have_the_given_variance():
+    rows = standardised(torch.randn(6, 9, generator=generator(), dtype=torch.float64))
+    assert torch.allclose(rows.mean(-1), torch.zeros(6, dtype=torch.float64), atol=1e-12)
+    assert torch.allclose(rows.square().mean(-1), torch.ones(6, dtype=torch.float64), atol=1e-12)
+    assert gaussian_top_weight(torch.zeros(3, 1), 10, generator=generator()).tolist() == pytest.approx([0.1] * 3)
+
+
+def test_the_change_by_one_token_by_hand():
+    # All others at -v, a new value v with all the weight: the output moves by 2 |v|, which is the bound.
+    scores, values = torch.tensor([-50.0, 0.0]), torch.tensor([[-1.0], [-1.0]])
+    change, bound = length.one_token_change(scores, values, torch.tensor(50.0), torch.tensor([1.0]))
+    assert float(change) == pytest.approx(2.0)
+    assert float(bound) == pytest.approx(2.0)
+    moved, _ = length.one_token_change(scores, values, scores[0], values[0])
+    assert float(moved) == 0.0
+
+
+def test_a_sink_and_the_rest_give_the_output():
+    weights, values = scores_of(4, 5).softmax(-1), scores_of(5, 3, seed=1)
+    mass, rest = length.without_sink(weights, values, sink=2)
+    assert torch.allclose((1 - mass)[:, None] * rest + mass[:, None] * values[2], weights @ values, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: length.score_gap(torch.ones(3, 1)), "at least 2 keys"),
+        (lambda: length.score_gap(torch.tensor([1.0, math.nan])), "not NaN"),
+        (lambda: length.log_dispersion_bound(torch.tensor([1.0, math.inf])), "below infinity"),
+        (lambda: length.resampled_top_weight(torch.zeros(0), 4, generator=generator()), "finite scores"),
+        (lambda: length.resampled_top_weight(torch.ones(3), 0, generator=generator()), "n must be at least 1"),
+        (lambda: length.log_factor(1, 16), "n must be at least 2"),
+        (lambda: length.continuum_weight(0.0, generator=generator()), "ratio must be positive"),
+        (lambda: length.without_sink(torch.eye(2), torch.eye(2)), "weight on other keys"),
+    ],
+)
+def test_bad_input_has_one_line(call, message: str):
+    with pytest.raises(ValueError, match=message) as error:
+        call()
+    assert "\n" not in str(error.value)
+
+
+def test_sequences_of_both_tasks():
+    for kind in ("maximum", "needle"):
+        found = retrieval.draw(20, 7, kind=kind, generator=generator())
+        assert found.tokens.shape == (20, 7, 11)
+        assert bool((found.tokens[..., 0].argmax(1) == found.right).all())
+        assert bool((found.tokens[torch.arange(20), found.right, 1:].argmax(1) == found.labels).all())
+    assert float(retrieval.draw(5, 7, kind="needle", generator=generator()).tokens[..., 0].sum()) == 5.0
+
+
+def test_a_trained_head_finds_the_needle_and_scaling_is_undone():
+    model = length.train_head("needle", generator=generator(), steps=150)
+    pool = length.short_scores(model, "needle", generator=generator(1), sequences=200)
+    rows = [
+        length.at_length(model, "needle", n, pool, generator=generator(2), scaled=scaled, sequences=50)
+        for n, scaled in ((16, False), (1024, False), (1024, True))
+    ]
+    assert rows[0].accuracy > 0.95
+    assert rows[2].right >= rows[1].right
+    assert model.factor == 1.0
+    assert rows[0].bound < rows[2].bound
+
+
+def test_the_first_rung_is_predicted_and_its_null_is_not():
+    row = next(iter(LADDER.rungs[0].measure(generator())))
+    assert row.value == pytest.approx(row.predicted, abs=0.03)
+    assert row.null.low > row.value + 0.3
+
+
+def test_class_token_scores_are_those_of_the_weights():
+    torch.manual_seed(0)
+    model = SetTransformer(depth=2)
+    tokens = retrieval.draw(6, 5, kind="maximum", generator=generator()).tokens
+    heads, first = collected(model, tokens)
+    more, _ = collected(model, tokens, images=3)
+    assert (len(heads), first) == (4, 2)
+    assert heads[0].shape == (6, 6)
+    assert more[0].shape == (6, 18)
+    assert torch.allclose(more[0][:, :6], heads[0], atol=1e-5)
+    # The query of the first block is the same for all sequences, so the other keys have the scores that they have in their own sequence.
+    assert torch.allclose(more[0][0, 6:12], heads[0][1], atol=1e-4)

@@ -1,0 +1,291 @@
+r"""What the heads of a network will hold on to in longer sequences. Per head, passively:
+
+* **gap over the log of the keys**, the mean of :math:`g / \log(n - 1)` over queries with n >= 3 allowed keys; 1 is the critical value, at
+  which the winner holds one half (:mod:`.dispersion`). The null has Gaussian scores with the variance of each measured row; untrained
+  networks are added by the caller.
+* **predicted weight of the chosen key** at 2n and 16n keys, from the same gaps. If the winner stays the only one of its kind, it is
+  :math:`1 / (1 + (mn - 1) e^{-g})`. If further keys are as good as the first n, the winner keeps a share of :math:`1/m` of its weight.
+* **share kept with doubled keys**: a query also sees the keys of another sequence of the batch, at the same positions, and keeps the share
+  :math:`R = Z_1/(Z_1 + Z_2)` of its weights on its own keys. Nothing is run again: R is computed from queries and keys. It is 1/2 if the
+  keys of both sequences are exchangeable, which is the assumption of the second prediction; more if the head attends to the contents of its
+  own sequence. The null exchanges the keys of both sequences at random positions. A second row has the weight of the chosen key with
+  doubled keys over half of its weight, which is 1 where R and the weight are not correlated.
+* **norm of the sink's value** over the mean norm of the values, at the key position with the largest mean weight (:mod:`.responses`).
+
+Scores depend on queries and keys alone where :math:`\log a_{ij} = c\, q_i^\top k_j + \text{const}_i`; c is fitted, and a head with a bias,
+relative positions as a bias, or a cap has a row with this reason. With rotary positions the product has this form at the same
+positions, but keys at larger distances are of another source. Behind a causal mask further keys are farther away as well. So predictions
+have the verdict "not covered" where there is a mask, or queries and keys are not linear in the tokens.
+Sources: :cite:t:`velickovic2025softmax`; the quantities are our own.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Generator, Tensor
+
+from ...core.measurement import Measurement, Null
+from ...core.metric import ActivationKind, Activations, Metric, Place
+from ...core.sources import Source
+from ...core.statistics import fixed_generator
+from ...core.theory import InNetworks
+from ...metrics.networks import MIN_ROW_SUM
+from .dispersion import score_gap
+from .responses import RESPONSES, SinkValue
+
+NAME, OWN = "length", Source("velickovic2025softmax", status="own")
+GAP, PREDICTED = "gap over the log of the keys", "predicted weight of the chosen key"
+KEPT, HALVED = "share kept with doubled keys", "weight of the chosen key with doubled keys over half of it"
+GAUSSIAN, EXCHANGED = "Gaussian scores of the same variance", "keys exchanged at random positions"
+TIMES = (2, 16)
+SEQUENCES, QUERIES, PAIRED, ROWS = 32, 16, 16, 1024  # sequences, queries of each, sequences in pairs, of a batch; stored rows of a place
+BUDGET = 2**23  # numbers drawn for the null of one module
+FIT_RTOL = 1e-3  # largest root mean square of log a - c q k, relative to that of the centred log a
+NO_ROWS = "no query has three allowed keys and finite weights"
+REASONS = {
+    -1: "batches of one sequence have no other keys",
+    -2: "queries and keys are unknown, or of windows",
+    -3: "scores are not a multiple of the products of queries and keys: a bias, relative positions, a cap, or a learnt sink",
+}
+
+
+def spaced(size: int, count: int) -> Int[Tensor, " chosen"]:
+    """Returns up to ``count`` evenly spaced indices below ``size``, with both ends."""
+    return torch.linspace(0, size - 1, min(size, count)).round().long()
+
+
+def allowed_keys(activations: Activations, weights: Float[Tensor, "n heads q k"]) -> Bool[Tensor, "n heads q k"]:
+    """Returns the mask of the keys that queries may see, in the shape of the weights."""
+    mask = activations.mask
+    return torch.ones_like(weights, dtype=torch.bool) if mask is None else mask.expand(weights.shape)
+
+
+class ScoreGaps(Metric):
+    """Gap over the log of the keys, and predicted weights of the chosen key, of each head; see the module's docstring.
+
+    Of each batch up to 32 sequences and 16 queries of each count, evenly spaced, and 1,024 rows of weights in all.
+
+    Attributes:
+        sums: by layer and first head: number of allowed keys, standard deviation of the scores, and gap, ``[rows, heads, 3]``; rows that do
+            not count are NaN. By layer, first head and 1: whether predictions are covered, that is, queries and keys are linear in the
+            tokens, and there is no mask.
+    """
+
+    kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+
+    def add(self, place: Place, sums: Tensor) -> None:
+        """Appends rows, up to :data:`ROWS`."""
+        stored = self.sums.get(place)
+        if len(place) == 3 or stored is None:
+            self.sums.setdefault(place, sums[:ROWS])
+        elif len(stored) < ROWS and stored.shape[1:] == sums.shape[1:]:
+            self.sums[place] = torch.cat([stored, sums.to(stored)])[:ROWS]
+
+    def update(self, activations: Activations) -> None:
+        """Adds rows of one module; modules without known weights are skipped."""
+        weights, place = activations.weights, (activations.layer, activations.first_head)
+        if weights is None or not weights.numel() or len(self.sums.get(place, ())) >= ROWS:
+            return
+        rows, queries = spaced(len(weights), SEQUENCES), spaced(weights.shape[2], QUERIES)
+        allowed = allowed_keys(activations, weights)[rows][:, :, queries]
+        A = weights[rows][:, :, queries]
+        total = A.sum(-1)
+        valid = total.isfinite() & (total > MIN_ROW_SUM) & (allowed.sum(-1) >= 3)
+        # Log-weights are the scores up to a constant per row. Weights that underflow are cut off at the smallest normal number.
+        scores = torch.where(valid[..., None], A, 1.0).float().clamp(min=torch.finfo(torch.float32).tiny).log()
+        n = allowed.sum(-1).float()
+        mean = (scores * allowed).sum(-1, keepdim=True) / n[..., None].clamp(min=1)
+        spread = (((scores - mean) * allowed).square().sum(-1) / n.clamp(min=1)).sqrt()
+        gap = score_gap(scores, allowed=allowed) if scores.shape[-1] >= 2 else torch.full_like(spread, math.nan)
+        found = torch.where(valid[..., None], torch.stack([n, spread, gap], -1), math.nan)
+        self.add((*place, 1), torch.tensor([float(activations.mask is None and activations.bilinear is not None)]))
+        self.add(place, found.transpose(1, 2).flatten(0, 1).cpu())
+
+    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
+        """Returns five rows per layer and head; without rows one with the reason."""
+        rows: list[Measurement] = []
+        for place, stored in sorted(self.sums.items(), key=lambda item: item[0]):
+            if len(place) == 3:
+                continue
+            covered = bool(self.sums[(*place, 1)].item())
+            for head, values in enumerate(stored.double().unbind(1), start=place[1]):
+                values = values[values[:, 0].isfinite()]
+                columns = {"layer": place[0], "head": head, "n": len(values), "source": OWN}
+                if not len(values):
+                    rows.append(Measurement(NAME, "in network", GAP, None, reason=NO_ROWS, side=">=", **columns))
+                    continue
+                n, _, gap = values.unbind(1)
+                null = Null(GAUSSIAN, gaussian_ratios(values, draws, generator, heads=stored.shape[1])) if draws else None
+                ratio = float((gap / (n - 1).log()).mean())
+                rows.append(Measurement(NAME, "in network", GAP, ratio, null=null, side=">=", **columns))
+                rows += predictions(n, gap, covered=covered, **columns)
+        return rows
+
+
+def predictions(keys: Float[Tensor, " rows"], gap: Float[Tensor, " rows"], *, covered: bool, **columns: Any) -> list[Measurement]:
+    """Returns the predicted weights of the chosen key at 2n and 16n keys, two each."""
+    now = torch.sigmoid(gap - (keys - 1).log())
+    found = []
+    for times in TIMES:
+        alone = torch.sigmoid(gap - (times * keys - 1).log())
+        for name, value in (("one winner", alone), ("same source", now / times)):
+            found.append(
+                Measurement(
+                    NAME,
+                    "in network",
+                    PREDICTED,
+                    float(value.mean()),
+                    unit="share",
+                    setting=f"{times} n keys, {name}",
+                    verdict=None if covered else "not covered",
+                    note=f"with n keys {float(now.mean()):.3f}",
+                    **columns,
+                )
+            )
+    return found
+
+
+def gaussian_ratios(rows: Float[Tensor, "rows 3"], draws: int, generator: Generator | None, *, heads: int = 1) -> tuple[float, ...]:
+    """Draws the mean of g / log(n - 1) for Gaussian scores with the number of keys and the variance of each row.
+
+    Args:
+        rows: number of keys, standard deviation and gap, ``[rows, 3]``.
+        draws: number of draws.
+        generator: random generator. None: the fixed one.
+        heads: number of heads that share the budget of numbers.
+    """
+    generator = fixed_generator() if generator is None else generator
+    longest = int(rows[:, 0].max())
+    used = rows[spaced(len(rows), max(16, BUDGET // (max(draws, 1) * longest * heads)))]
+    measured = rows[:, 2] / (rows[:, 0] - 1).log()
+    # Long sequences have too many numbers for all rows. Differences between drawn and measured ratios of the same rows then take the place
+    # of the drawn ratios, so that the choice of the rows does not shift the null.
+    shift = float(measured.mean()) - float((used[:, 2] / (used[:, 0] - 1).log()).mean())
+    n, spread, _ = used.unbind(1)
+    allowed = torch.arange(longest) < n[:, None]
+    found = []
+    for _ in range(draws):
+        z = torch.randn(len(used), longest, generator=generator, dtype=torch.float64) * allowed
+        z = (z - z.sum(-1, keepdim=True) / n[:, None]) * allowed
+        z = z / (z.square().sum(-1, keepdim=True) / n[:, None]).sqrt()
+        gap = score_gap(spread[:, None] * z, allowed=allowed)
+        found.append(float((gap / (n - 1).log()).mean()) + shift)
+    return tuple(found)
+
+
+class KeptShare(Metric):
+    """Share kept with doubled keys of each head; see the module's docstring. Up to 16 sequences of each batch count, 16 queries of each.
+
+    Attributes:
+        sums: by layer, first head and keys T: number of rows, the sums of the largest weight and of that with doubled keys, and of the
+            weights on the own keys and on those of the other sequence with doubled keys, ``[heads, 3 + 2T]``. By layer, first head and a
+            negative number: that reason for no value.
+    """
+
+    kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+
+    def update(self, activations: Activations) -> None:
+        """Adds the rows of one module; modules without known weights are skipped."""
+        weights = activations.weights
+        if weights is None or not weights.numel():
+            return
+        place, found = (activations.layer, activations.first_head), doubled_weights(activations)
+        if isinstance(found, int):
+            self.add((*place, found), torch.zeros(weights.shape[1], 1, dtype=torch.float64))
+            return
+        own, other, before, valid = found
+        parts = torch.stack([valid.float(), before.masked_fill(~valid, 0.0), own.amax(-1).masked_fill(~valid, 0.0)], -1)
+        sums = [part.masked_fill(~valid[..., None], 0.0).double().sum((0, 2)) for part in (own, other)]
+        self.add((*place, own.shape[-1]), torch.cat([parts.double().sum((0, 2)), *sums], 1).cpu())
+
+    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
+        """Returns two rows per layer and head, or one per module with the reason."""
+        rows: list[Measurement] = []
+        for layer, first in sorted({place[:2] for place in self.sums}):
+            parts = {place[2]: sums for place, sums in self.sums.items() if place[:2] == (layer, first)}
+            known = {T: sums for T, sums in parts.items() if T > 0 and bool((sums[:, 0] > 0).all())}
+            columns = {"layer": layer, "source": OWN}
+            if not known:
+                reason = REASONS.get(min(parts), NO_ROWS)
+                rows.append(Measurement(NAME, "in network", KEPT, None, head=first, reason=reason, unit="share", **columns))
+                continue
+            count, before, after = torch.stack([sums[:, :3] for sums in known.values()]).sum(0).unbind(1)
+            # A draw exchanges the keys of both sequences at random positions, the same in all heads: the share is linear in the weights.
+            exchanged = [torch.zeros_like(count)] * draws
+            value = torch.zeros_like(count)
+            for T, sums in sorted(known.items()):
+                own, other = sums[:, 3 : 3 + T], sums[:, 3 + T :]
+                value = value + own.sum(1)
+                kept = torch.rand(draws, T, generator=fixed_generator() if generator is None else generator) < 0.5
+                exchanged = [total + torch.where(each, own, other).sum(1) for total, each in zip(exchanged, kept)]
+            for index, share in enumerate((value / count).tolist()):
+                null = Null(EXCHANGED, tuple(float(draw[index] / count[index]) for draw in exchanged)) if draws else None
+                place = {"head": first + index, "n": int(count[index])}
+                rows.append(Measurement(NAME, "in network", KEPT, share, unit="share", null=null, **place, **columns))
+                ratio = float(2 * after[index] / before[index])
+                rows.append(Measurement(NAME, "in network", HALVED, ratio, predicted=1.0, **place, **columns))
+        return rows
+
+
+Doubled = tuple[Float[Tensor, "n heads q k"], Float[Tensor, "n heads q k"], Float[Tensor, "n heads q"], Bool[Tensor, "n heads q"]]
+
+
+def doubled_weights(activations: Activations) -> Doubled | int:
+    """Computes the weights if each query also sees the keys of another sequence; the key of a reason in :data:`REASONS` if it cannot.
+
+    Returns:
+        Weights on the own keys and on the others, ``[n, heads, q, k]`` each; the largest weight without the others, and which rows count,
+        ``[n, heads, q]``.
+    """
+    weights, query, key = activations.weights, activations.query, activations.key
+    assert weights is not None
+    n, heads, q, k = weights.shape
+    if query is None or key is None or query.shape[:3] != (n, heads, q) or key.shape[:3] != (n, heads, k) or n != len(activations.tokens):
+        return -2
+    if n < 2:
+        return -1
+    rows = spaced(n, PAIRED)
+    rows, queries = rows[: len(rows) // 2 * 2], spaced(q, QUERIES)
+    partner = rows.roll(len(rows) // 2)
+    A = weights[rows][:, :, queries].float()
+    mask = allowed_keys(activations, weights)
+    allowed, other_allowed = mask[rows][:, :, queries], mask[partner][:, :, queries]
+    vectors = query[rows][:, :, queries].float()
+    own, other = (vectors @ key[each].float().mT for each in (rows, partner))
+    fit = fitted_scores(A, own, allowed)
+    if fit is None:
+        return -3
+    scale, constant = fit
+    total = A.sum(-1)
+    valid = total.isfinite() & (total > MIN_ROW_SUM) & (allowed.sum(-1) >= 1) & (other_allowed.sum(-1) >= 1)
+    scores = [(scale * products - constant).masked_fill(~seen, -math.inf) for products, seen in ((own, allowed), (other, other_allowed))]
+    both = torch.cat([torch.where(valid[..., None], each, 0.0) for each in scores], -1).softmax(-1)
+    return both[..., :k], both[..., k:], A.amax(-1), valid
+
+
+def fitted_scores(
+    weights: Float[Tensor, "n heads q k"], products: Float[Tensor, "n heads q k"], allowed: Bool[Tensor, "n heads q k"]
+) -> tuple[Float[Tensor, "heads 1 1"], Float[Tensor, "n heads q 1"]] | None:
+    """Fits log a = c q k - constant, with c for each head and a constant for each row; None if the fit leaves a residual.
+
+    Args:
+        weights, products: attention weights, and products of queries and keys.
+        allowed: mask of the keys.
+    """
+    seen = allowed & (weights > 1e-30) & products.isfinite()  # weights that underflow say nothing about their scores
+    count = seen.sum(-1, keepdim=True).clamp(min=1)
+    x, y = torch.where(seen, products, 0.0), torch.where(seen, weights, 1.0).log()
+    x_mean, y_mean = x.sum(-1, keepdim=True) / count, y.sum(-1, keepdim=True) / count
+    x, y = torch.where(seen, x - x_mean, 0.0), torch.where(seen, y - y_mean, 0.0)
+    scale = (x * y).sum((0, 2, 3)) / x.square().sum((0, 2, 3)).clamp(min=1e-30)
+    scale = scale[:, None, None]
+    residual = (y - scale * x).square().mean().sqrt()
+    if not bool(residual <= FIT_RTOL * y.square().mean().sqrt() + 1e-5):
+        return None
+    return scale, scale * x_mean - y_mean
+
+
+IN_NETWORKS = InNetworks(metrics=lambda: (ScoreGaps(), KeptShare(), SinkValue()), headline=GAP, side=">=", responses=RESPONSES)

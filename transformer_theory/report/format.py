@@ -4,6 +4,8 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from itertools import count
+from pathlib import Path
+from typing import Any
 
 from ..core.display import several as several
 from ..core.measurement import Measurement, Unit
@@ -194,3 +196,8 @@ def flatten(record: Mapping[str, object], prefix: str = "") -> list[tuple[str, s
             text = ", ".join(map(str, value)) or "none" if isinstance(value, list | tuple) else str(value)
             pairs.append((f"{prefix}{name}", text))
     return pairs
+
+
+def portable_command(record: Mapping[str, Any]) -> str:
+    """Returns the command of a provenance record; absolute paths describe a machine, so only their last parts are kept."""
+    return " ".join(Path(word).name if Path(word).is_absolute() else word for word in record.get("command", "").split())

@@ -19,7 +19,7 @@ from ..core.files import write_together
 from ..core.result import Result
 from ..core.sources import Source, Status
 from ..core.theory import Theory
-from .format import duration, number, several, sign
+from .format import duration, number, portable_command, several, sign
 from .formulas import spans
 from .html import TEMPLATES
 
@@ -51,7 +51,8 @@ def document(result: Result) -> Document:
     Further numbers of a seed (``detail``) are included only for the worst seed and for seeds that are not consistent; the stored result has
     them for all seeds.
     """
-    return {"provenance": result.provenance, "verifications": [_compact(verification) for verification in result.verifications]}
+    record = result.provenance | {"command": portable_command(result.provenance)}
+    return {"provenance": record, "verifications": [_compact(verification) for verification in result.verifications]}
 
 
 def _compact(verification: Verification) -> dict[str, Any]:

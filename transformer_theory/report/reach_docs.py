@@ -16,6 +16,7 @@ from ..core.plotting import svg
 from ..core.result import Result
 from ..theories import list_theories
 from .aggregate import aggregate
+from .format import portable_command
 from .markdown import table as formatted
 from .markdown import text
 from .reach_map import reach_map, table
@@ -98,10 +99,8 @@ def main(arguments: list[str]) -> None:
         new = Result.load(folder)
         pages(new)  # before anything is replaced
         quantities = {ladder["quantity"] for ladder in new.settings["ladders"].values()}
-        # Absolute paths describe a machine, so only their last parts are kept.
-        words = [Path(word).name if Path(word).is_absolute() else word for word in new.provenance.get("command", "").split()]
-        record, rows = new.provenance | {"command": " ".join(words)}, (_shortened(row, quantities) for row in new.table)
-        new = replace(new, table=Table(rows), provenance=record)
+        record, rows = {"command": portable_command(new.provenance)}, (_shortened(row, quantities) for row in new.table)
+        new = replace(new, table=Table(rows), provenance=new.provenance | record)
         result = new if result is None else merged(result, new)
     if result is None:
         raise ValueError(f"expected a stored result in {stored}, got none; name the results that the pages are made from")

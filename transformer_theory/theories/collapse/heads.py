@@ -14,6 +14,8 @@ whatever the tokens are: peaked rows keep differences even if they pick keys at 
 
 With a mask, permutations stay within the allowed keys of each row. A causal mask contracts less even if attention is uniform over the
 allowed keys, so c is then compared with its null only.
+
+Source: :cite:t:`dong2021attention` (the residual); contraction and its null are own.
 """
 
 import torch
@@ -26,9 +28,18 @@ from .residuals import residual
 Weights = Float[Tensor, "*batch n n"]
 
 
-def normalised_gram(tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n n"]:
+def residual_within(rows: Float[Tensor, "*batch n d"], inside: Bool[Tensor, "*#batch n"] | None = None) -> Float[Tensor, "*batch n d"]:
+    """Subtracts the mean of the rows inside the sequence; rows outside, such as padding, become zero. None: all rows are inside."""
+    if inside is None:
+        return residual(rows)
+    used = inside.unsqueeze(-1).to(rows.dtype)
+    rows = torch.where(inside.unsqueeze(-1), rows, 0.0)
+    return rows - used * rows.sum(-2, keepdim=True) / used.sum(-2, keepdim=True).clamp(min=1)
+
+
+def normalised_gram(tokens: Float[Tensor, "*batch n d"], inside: Bool[Tensor, "*#batch n"] | None = None) -> Float[Tensor, "*batch n n"]:
     """Computes the inner products of the residuals of a sequence divided by their trace, ``[*batch, n, n]``; zeros if all are equal."""
-    R = residual(tokens)
+    R = residual_within(tokens, inside)
     size = R.abs().amax((-2, -1), keepdim=True)
     R = R / torch.where(size > 0, size, 1.0)  # squares then neither overflow nor underflow
     gram = R @ R.mT
@@ -36,11 +47,18 @@ def normalised_gram(tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batc
     return gram / torch.where(trace > 0, trace, 1.0)
 
 
-def squared_contraction_of(weights: Weights, gram: Weights) -> Float[Tensor, "*batch"]:
-    r"""Computes :math:`c^2 = \mathrm{tr}(B G B^\top)` with :math:`B = A - 1 \bar a^\top`, from the normalised Gram matrix G,
-    ``[*batch]``.
+def squared_contraction_of(
+    weights: Weights, gram: Float[Tensor, "*#batch n n"], inside: Bool[Tensor, "*#batch n"] | None = None
+) -> Float[Tensor, "*batch"]:
+    r"""Computes :math:`c^2 = \mathrm{tr}(B G B^\top)` with :math:`B = A - 1 \bar a^\top`, from the normalised Gram matrix G.
+
+    Args:
+        weights, gram: A, and G of :func:`normalised_gram`.
+        inside: True for the tokens of the sequence, False for padding. None: all.
+    Returns:
+        ``[*batch]``.
     """
-    B = weights - weights.mean(-2, keepdim=True)
+    B = residual_within(weights, inside)
     return ((B @ gram) * B).sum((-2, -1)).clamp(min=0)
 
 

@@ -11,7 +11,7 @@ r"""How much each head of a network contracts the differences between tokens, an
 * **phase of the scores** :math:`b = s / \sqrt{\log n}`, s the standard deviation of the scores within a row over n allowed keys: below
   :math:`1/\sqrt 2` the weights average over many keys, above :math:`\sqrt 2` a few hold them.
 
-All are measured on up to 32 sequences per module, which are stored. Scores are logarithms of the weights, up to a constant per row.
+All are measured on the first 32 sequences of each module, which are stored. Scores are logarithms of the weights, up to a constant per row.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,19 +58,20 @@ class Stored:
     spread: Float[Tensor, " n"]
 
     @classmethod
-    def of(cls, activations: Activations, room: int) -> "Stored":
-        """Takes up to ``room`` sequences, evenly spaced over the batch."""
+    def of(cls, activations: Activations, most: int) -> "Stored":
+        """Takes the first ``most`` sequences of the batch."""
         weights, tokens = activations.weights, activations.tokens
         assert weights is not None
-        chosen = torch.linspace(0, len(weights) - 1, min(len(weights), room)).long().to(weights.device)
+        chosen = slice(most)  # the first ones, so that two halves merge to the same sequences as one pass
         used = weights[chosen].detach().float()
         if (mask := activations.mask) is not None:
             used = used.masked_fill(~mask.expand_as(weights)[chosen], -1.0)
-        q = used.shape[2]
+        q, inside = used.shape[2], _inside(used)
         if len(tokens) == len(weights) and q == used.shape[3] == tokens.shape[1]:
             x = tokens[chosen].detach().double()
+            # Zeros, which have no differences, stand for sequences that are not finite.
             x = torch.where(x.isfinite().all(-1).all(-1)[:, None, None], x, 0.0)
-            gram = normalised_gram(x)
+            gram = normalised_gram(x, inside)
             # 1 - rho = tr(C) / E|x|^2 for the covariance over n - 1; the scale of a sequence cancels.
             scaled = x / x.abs().amax((-2, -1), keepdim=True).clamp(min=1e-300)
             mean = scaled.mean(-2, keepdim=True)
@@ -116,16 +117,16 @@ class HeadContraction(Metric):
         if (weights := activations.weights) is None or not weights.numel():
             return
         place = (activations.layer, activations.first_head, *weights.shape[1:])
-        room = self._room(place) - len(self.sums.get(place, ()))
-        if room > 0:
-            self.add(place, Stored.of(activations, room).packed())
+        missing = self._limit(place) - len(self.sums.get(place, ()))
+        if missing > 0:
+            self.add(place, Stored.of(activations, missing).packed())
 
     def add(self, place: Place, sums: Tensor) -> None:
         """Appends sequences, up to the limit of the place."""
-        self.sums[place] = torch.cat([self.sums[place], sums])[: self._room(place)] if place in self.sums else sums
+        self.sums[place] = torch.cat([self.sums[place], sums])[: self._limit(place)] if place in self.sums else sums
 
     @staticmethod
-    def _room(place: Place) -> int:
+    def _limit(place: Place) -> int:
         *_, heads, q, k = place
         return max(1, min(STORED, NUMBERS // (heads * q * k)))
 
@@ -142,6 +143,11 @@ class HeadContraction(Metric):
             for found in (_contractions(stored, count, generator_), _participations(stored, count, generator_)):
                 rows += [row for head in range(heads) for row in found(head, {**columns, "head": first + head})]
         return rows
+
+
+def _inside(weights: Float[Tensor, "n heads q k"]) -> Bool[Tensor, "n k"]:
+    """Returns which keys any query of the first head may see, from weights that are -1 elsewhere; the others are padding."""
+    return (weights[:, 0] >= 0).any(1)
 
 
 def _root_mean(squares: Sequence[Float[Tensor, "n heads"]], head: int) -> float:
@@ -164,13 +170,14 @@ def _contractions(stored: Sequence[Stored], draws: int, generator: Generator):
             reason = EQUAL
             continue
         weights, gram = each.weights[usable].clamp(min=0), each.gram[usable, None]
-        allowed = each.allowed
+        allowed, inside = each.allowed, None
         if allowed is not None:
-            allowed = allowed[usable, :1]
-            note = "rows see different keys: uniform attention contracts less than to 0"
-        values.append(squared_contraction_of(weights, gram))
+            allowed, inside = allowed[usable, :1], _inside(each.weights)[usable, None]
+            if bool((allowed != inside[:, :, None]).any(-1)[inside].any()):
+                note = "rows see different keys: uniform attention contracts less than to 0"
+        values.append(squared_contraction_of(weights, gram, inside))
         for draw in chance:
-            draw.append(squared_contraction_of(permute_keys(weights, generator, allowed=allowed), gram))
+            draw.append(squared_contraction_of(permute_keys(weights, generator, allowed=allowed), gram, inside))
         if allowed is None:
             deviation, fits = _deviations(weights, None)
             v = torch.where(fits, deviation.square(), 0.0).mean(-1)
@@ -186,7 +193,7 @@ def _contractions(stored: Sequence[Stored], draws: int, generator: Generator):
         null = Null(PERMUTED, tuple(_root_mean(draw, head) for draw in chance)) if draws else None
         value = _root_mean(values, head)
         yield Measurement(NAME, "in network", CONTRACTION, value, null=null, side=">=", source=DONG, note=note, **columns)
-        value, why = None, "rows of a mask see different keys"
+        value, why = None, "a mask hides keys: the formula needs rows that see all keys"
         if predicted:
             covered = float(torch.cat(variances)[:, head].mean()) <= 1
             value, why = (_root_mean(predicted, head), "") if covered else (None, TOO_LARGE)
@@ -218,9 +225,13 @@ def _participations(stored: Sequence[Stored], draws: int, generator: Generator):
         q = each.weights.shape[2]
         chosen = torch.linspace(0, q - 1, min(q, QUERIES)).long()
         weights, allowed = each.weights[:, :, chosen], each.allowed
-        allowed = None if allowed is None else allowed[:, :, chosen]
+        seen = None
+        if allowed is not None:
+            allowed = allowed[:, :, chosen]
+            seen = _inside(each.weights)[:, None, chosen] if q == weights.shape[-1] else None
         weights = weights.clamp(min=0)
         deviation, fits = _deviations(weights, allowed)
+        fits = fits if seen is None else fits & seen
         keys = torch.full(fits.shape, weights.shape[-1]) if allowed is None else allowed.sum(-1).expand(fits.shape)
         measured = participation(weights).double()
         for n in keys[fits].unique().tolist():

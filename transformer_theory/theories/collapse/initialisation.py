@@ -90,7 +90,7 @@ def largest_variance(n: int) -> float:
 
 
 def contraction_of_tokens(
-    v: Float[Tensor, "*batch"], rho: Float[Tensor, "*batch"], n: int, D: Float[Tensor, "*batch"]
+    v: Float[Tensor, "*batch"], rho: Float[Tensor, "*#batch"], n: int, D: Float[Tensor, "*#batch"]
 ) -> Float[Tensor, "*batch"]:
     """Computes the contraction that random weights have on tokens of dimension D, mean cosine rho and score variance v, ``[*batch]``.
 

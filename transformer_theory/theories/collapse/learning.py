@@ -102,8 +102,8 @@ def train_vit(
     _, seq, dim = train.tokens.shape
     model = build(lambda: ViT.for_tokens(seq, dim, train.classes, dim=width, depth=depth, heads=heads), generator)
     if not train_scores:
-        for block in model.blocks:
-            weight = block.attention.qkv.weight
+        for block in model.get_submodule("blocks").children():
+            weight = block.get_parameter("attention.qkv.weight")
             # Rows of the fused matrix: queries, keys, values. A hook zeroes the gradient of the first two.
             weight.register_hook(lambda gradient: torch.cat([torch.zeros_like(gradient[: 2 * width]), gradient[2 * width :]]))
     task = Classification(train, validation)

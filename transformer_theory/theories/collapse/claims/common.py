@@ -1,6 +1,7 @@
 """Random numbers of the checks, and the sources."""
 
 import torch
+from jaxtyping import Float
 from torch import Generator, Tensor
 
 from ....core.sources import Source
@@ -10,7 +11,7 @@ NOCI, NOCI_OWN = Source("noci2022signal", status="second-hand"), Source("noci202
 REM = Source("giorlandino2025two", status="own")
 
 
-def normal(generator: Generator, *shape: int) -> Tensor:
+def normal(generator: Generator, *shape: int) -> Float[Tensor, "..."]:
     """Draws standard normal numbers, float64."""
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 

@@ -1,4 +1,7 @@
-"""Claims about layers without skip connections: the bound, the cubic law, the gradients."""
+"""Claims about layers without skip connections: the bound, the cubic law, the gradients.
+
+Source: :cite:t:`dong2021attention`, :cite:t:`noci2022signal`.
+"""
 
 import math
 from collections.abc import Callable

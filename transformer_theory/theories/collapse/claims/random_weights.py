@@ -1,4 +1,7 @@
-"""Claims about random weights, permuted keys, the phases of the scores, depth with skip connections, and trained heads."""
+"""Claims about random weights, permuted keys, the phases of the scores, depth with skip connections, and trained heads.
+
+Source: :cite:t:`giorlandino2025two`, :cite:t:`noci2022signal`; own derivations.
+"""
 
 import math
 from functools import partial

@@ -51,7 +51,7 @@ class Depth(RandomExperiment):
 
     def measure(self) -> Iterator[Measurement | Arrays]:
         """Yields the residual after up to six layers without skip connection, and the cosine after L layers with them."""
-        generator, columns = self.generator(), {"n": self.runs}
+        generator = self.generator()
         pure = np.full((len(DEVIATIONS), min(self.layers, 6)), np.nan)
         for row, deviation in enumerate(DEVIATIONS):
             for layer in range(pure.shape[1]):
@@ -71,7 +71,7 @@ class Depth(RandomExperiment):
                     setting=f"score deviation {deviation:g}",
                     layer=layer,
                     source=DONG,
-                    **columns,
+                    n=self.runs,
                 )
         cosines = np.zeros((len(BRANCHES), len(self.depths())))
         for row, (name, scaled) in enumerate(BRANCHES.items()):
@@ -87,7 +87,7 @@ class Depth(RandomExperiment):
                     predicted=depth_cosine(alpha, L, self.tokens),
                     setting=f"{name}, {L} layers",
                     source=NOCI,
-                    **columns,
+                    n=self.runs,
                 )
         yield Arrays({"residual": pure, "cosine": cosines})
 

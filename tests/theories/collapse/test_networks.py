@@ -104,8 +104,8 @@ def test_masks_of_padding_and_causal_masks():
     for quantity in (CONTRACTION, PEAKED, PHASE):
         assert row[quantity].value == pytest.approx(cut[quantity].value, abs=1e-5)
     assert row[CONTRACTION].note == ""
-    causal = causal_mask(7, 7)
-    rows = rows_of(attention(softmax(scores(5), causal), mask=causal), draws=5)
+    causal = causal_mask(7, 7)[None, None]
+    rows = rows_of(attention(softmax(scores(5), causal[0]), mask=causal), draws=5)
     assert rows[CONTRACTION].value > 0
     assert "different keys" in rows[CONTRACTION].note
     assert rows[RANDOM].value is None

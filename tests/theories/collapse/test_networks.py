@@ -220,12 +220,15 @@ def test_zero_sequences_are_left_out():
 
 
 def test_the_first_rungs():
-    (row,) = ladder.own(generator())
+    row, contraction = ladder.own(generator())
     assert row.value == pytest.approx(row.predicted, rel=0.1)
     assert row.value > row.null.high
     assert len(row.null.draws) == 299
-    (row,) = ladder.real(generator())
+    assert row.null.mean == pytest.approx(1, abs=0.01)
+    assert contraction.value / contraction.predicted == pytest.approx(row.value / row.predicted)
+    row, _ = ladder.real(generator())
     assert row.value > row.null.high
+    assert row.predicted is not None
 
 
 def test_a_head_learns(monkeypatch):
@@ -236,8 +239,9 @@ def test_a_head_learns(monkeypatch):
     assert torch.isfinite(found.W).all()
     monkeypatch.setattr(ladder, "STORED", 64)
     monkeypatch.setattr(ladder, "ADAM_STEPS", 2)
-    (row,) = ladder.head(generator(), batch=8)
+    row, _ = ladder.head(generator(), batch=8)
     assert row.value is not None
+    assert row.predicted is None
 
 
 def test_frozen_scores_do_not_change():

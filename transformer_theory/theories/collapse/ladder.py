@@ -1,8 +1,9 @@
 r"""The ladder: contraction of the differences between tokens, from random weights to a vision transformer trained on the digits.
 
-The theory predicts the contraction of random weights from the tokens and the variance of the scores (:mod:`.initialisation`); where this
-variance leaves the range of the formula there is no prediction. The null permutes the keys of each row, 299 draws, and keeps the weights
-themselves. Networks have the mean over layers, heads and 32 images.
+The quantity is the contraction divided by its level with permuted keys, so that it does not grow with the size of the scores. The theory
+predicts a ratio above 1 for random weights: the rows of their scores share the covariance of the tokens (:mod:`.initialisation`). The null
+permutes the keys of each row, 299 draws, and has the ratio 1. Trained weights have no prediction; their reference is the own setting.
+Networks have the mean over layers, heads and 32 images.
 Source: :cite:t:`dong2021attention` (the residual), own derivations.
 """
 
@@ -14,7 +15,7 @@ import torch
 from torch import Generator
 
 from ...core.ladder import Ladder, Rung
-from ...core.measurement import Measurement, Table
+from ...core.measurement import Measurement, Null, Table
 from ...core.metric import Activations
 from ...core.sources import Source
 from ...core.statistics import LADDER_DRAWS, fixed_generator, over_heads
@@ -25,25 +26,47 @@ from .learning import Head, digit_tokens, measured, train_head, train_vit
 from .residuals import weights
 
 NAME, SOURCE = "collapse", Source("dong2021attention", status="own")
-LADDER = Ladder(quantity=CONTRACTION, unit="", side=">=", null_kind=PERMUTED)
+RATIO = "contraction over its level with permuted keys"
+LADDER = Ladder(quantity=RATIO, unit="", side=">=", null_kind=PERMUTED)
 TOKENS, DIM, RHO, DEVIATION, OWN, SEQUENCES = 64, 32, 0.3, 0.6, 8, 32  # OWN: sequences of the own setting
 STORED, STEPS, RATE, ADAM_STEPS, ADAM_RATE, BATCH, NETWORK_STEPS = 256, 300, 0.5, 600, 0.02, 64, 150
 
 
 def rows_of(table: Table, *, predicted: float | None = None, note: str = "") -> Iterator[Measurement]:
-    """Yields the mean over heads of the contraction; the prediction is the mean of that for random weights, if all heads have one."""
-    heads = over_heads(table.select(quantity=CONTRACTION))
-    random = table.select(quantity=RANDOM).column("value")
-    if predicted is None and random and None not in random:
-        predicted = sum(random) / len(random)
-    yield LADDER.row(NAME, heads.value, predicted=predicted, null=heads.null, n=heads.n, reason=heads.reason, source=SOURCE, note=note)
+    """Yields the mean over heads of the contraction, as a ratio to its null and as it is.
+
+    Args:
+        table: rows of :class:`.HeadContraction`.
+        predicted: the contraction that the theory predicts, if any.
+        note: note of the first row.
+    """
+    found = over_heads(table.select(quantity=CONTRACTION))
+    columns = {"n": found.n, "source": SOURCE}
+    if found.value is None or found.null is None or not any(found.null.draws):
+        yield LADDER.row(NAME, None, reason=found.reason or "attention is uniform, so permuted keys keep nothing", **columns)
+        return
+    level = (sum(draw**2 for draw in found.null.draws) / len(found.null.draws)) ** 0.5
+    null = Null(PERMUTED, tuple(draw / level for draw in found.null.draws))
+    expected = None if predicted is None else predicted / level
+    yield LADDER.row(NAME, found.value / level, predicted=expected, null=null, note=note, **columns)
+    yield Measurement(NAME, "rung", CONTRACTION, found.value, predicted=predicted, side=">=", **columns)
 
 
-def bare(x: torch.Tensor, A: torch.Tensor, *, predicted: float | None = None, note: str = "") -> Iterator[Measurement]:
-    """Yields the contraction of one head with weights A ``[n, T, T]`` on tokens x ``[n, T, d]``."""
+def bare(
+    x: torch.Tensor, A: torch.Tensor, *, predicted: float | None = None, random: bool = False, note: str = ""
+) -> Iterator[Measurement]:
+    """Yields the contraction of one head with weights A ``[n, T, T]`` on tokens x ``[n, T, d]``.
+
+    Args:
+        x, A: tokens and weights.
+        predicted: prediction for the tokens' law; None: none, or that of the tokens themselves.
+        random: whether the weights are random, so that tokens and variance of the scores predict the contraction.
+        note: note of the row.
+    """
     metric = HeadContraction(most_draws=LADDER_DRAWS)
     metric.update(Activations("head", 0, "attention", x, x, weights=A[:, None]))
-    yield from rows_of(Table(metric.compute(draws=LADDER_DRAWS)), predicted=predicted, note=note)
+    table = Table(metric.compute(draws=LADDER_DRAWS))
+    yield from rows_of(table, predicted=table.select(quantity=RANDOM).one().value if random else predicted, note=note)
 
 
 def own(generator: Generator) -> Iterator[Measurement]:
@@ -59,7 +82,7 @@ def real(generator: Generator) -> Iterator[Measurement]:
     x, _ = digit_tokens(STORED)
     x = x[torch.randperm(len(x), generator=generator)[:SEQUENCES]]
     A = torch.stack([weights(each, gaussian_scores_matrix(x.shape[-1], DEVIATION, generator)) for each in x])
-    yield from bare(x, A)
+    yield from bare(x, A, random=True)
 
 
 def head(generator: Generator, *, batch: int) -> Iterator[Measurement]:

@@ -48,6 +48,7 @@ COLOURS = {
     "bottleneck": "#7B5D3F",
     "vision": "#CC6677",
     "length": "#3F6F21",
+    "collapse": "#3B6FB6",
     "network": "#5B6470",
     # networks, and the data in their features
     "ViT": "#4477AA",

@@ -1,0 +1,258 @@
+r"""How much each head of a network contracts the differences between tokens, and how peaked its attention is. Passive, per head:
+
+* **contraction** (:mod:`.heads`): the differences between tokens after :math:`A X` over those before, X the tokens that the attention
+  reads, as root mean square over sequences. 0: all tokens become equal; 1: identity. The null permutes the keys of each row. With a
+  causal or other mask that rows do not share, the permutations stay within the allowed keys, and uniform attention has a contraction
+  above 0.
+* **contraction of random weights**: the prediction of :mod:`.initialisation` from the tokens and the variance of the scores alone. It
+  covers untrained networks whose rows see all keys; trained weights are not random.
+* **participation less that of Gaussian scores** with the same number of keys and the same variance within each row (:mod:`.phases`);
+  positive if the head is more peaked than its scores' size explains.
+* **phase of the scores** :math:`b = s / \sqrt{\log n}`, s the standard deviation of the scores within a row over n allowed keys: below
+  :math:`1/\sqrt 2` the weights average over many keys, above :math:`\sqrt 2` a few hold them.
+
+All are measured on the first 32 sequences of each module, which are stored. Scores are logarithms of the weights, up to a constant per row.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Generator, Tensor
+
+from ...core.measurement import Measurement, Null
+from ...core.metric import ActivationKind, Activations, Metric, Place
+from ...core.sources import Source
+from ...core.statistics import RANGE_DRAWS, fixed_generator
+from ...core.theory import InNetworks
+from .heads import normalised_gram, permute_keys, squared_contraction_of
+from .initialisation import contraction_of_tokens, largest_variance
+from .phases import curves, participation
+
+NAME = "collapse"
+CONTRACTION, RANDOM = "contraction of differences between tokens", "contraction of random weights"
+PEAKED, PHASE = "participation less Gaussian scores", "score deviation over root log n"
+PERMUTED, GAUSSIAN = "permuted keys of each row", "Gaussian scores of the same variance"
+DONG, REM = Source("dong2021attention", status="own"), Source("giorlandino2025two", status="own")
+STORED, NUMBERS, QUERIES = 32, 2**21, 16  # sequences and numbers per module; queries whose participation is compared
+OTHER_KEYS = "attention in windows, or to keys other than the module's own tokens"
+SINGLE, EQUAL = "sequences have a single token", "all tokens of a sequence are equal, or not finite"
+TOO_LARGE = "scores vary more within a row than the formula allows: a variance of 1, or half of log n"
+NO_SCORES = "no row of weights has two allowed keys with finite weights that sum to 1"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What the metric keeps of one module, for sequences of one length.
+
+    Attributes:
+        weights: ``[n, heads, q, k]``, -1 on keys that are not allowed.
+        gram: normalised inner products of the residuals of the tokens, ``[n, q, q]``; zeros where the tokens are equal or not finite.
+        spread: 1 minus the mean cosine of the tokens, ``[n]``.
+    """
+
+    weights: Float[Tensor, "n heads q k"]
+    gram: Float[Tensor, "n q q"]
+    spread: Float[Tensor, " n"]
+
+    @classmethod
+    def of(cls, activations: Activations, most: int) -> "Stored":
+        """Takes the first ``most`` sequences of the batch."""
+        weights, tokens = activations.weights, activations.tokens
+        assert weights is not None
+        chosen = slice(most)  # the first ones, so that two halves merge to the same sequences as one pass
+        used = weights[chosen].detach().float()
+        if (mask := activations.mask) is not None:
+            used = used.masked_fill(~mask.expand_as(weights)[chosen], -1.0)
+        q, inside = used.shape[2], _inside(used)
+        if len(tokens) == len(weights) and q == used.shape[3] == tokens.shape[1]:
+            x = tokens[chosen].detach().double()
+            # Zeros, which have no differences, stand for sequences that are not finite.
+            x = torch.where(x.isfinite().all(-1).all(-1)[:, None, None], x, 0.0)
+            gram = normalised_gram(x, inside)
+            # 1 - rho = tr(C) / E|x|^2 for the covariance over n - 1; the scale of a sequence cancels.
+            scaled = x / x.abs().amax((-2, -1), keepdim=True).clamp(min=1e-300)
+            mean = scaled.mean(-2, keepdim=True)
+            spread = (scaled - mean).square().sum((-2, -1)) / scaled.square().sum((-2, -1)).clamp(min=1e-300) * q / max(q - 1, 1)
+        else:
+            gram, spread = used.new_full((len(used), q, q), torch.nan), used.new_zeros(len(used))
+        return cls(used.cpu(), gram.float().cpu(), spread.float().cpu())
+
+    def packed(self) -> Tensor:
+        """Returns one tensor per sequence, ``[n, numbers]``."""
+        return torch.cat([self.spread[:, None], self.gram.flatten(1), self.weights.flatten(1)], 1)
+
+    @classmethod
+    def unpacked(cls, packed: Float[Tensor, "n numbers"], heads: int, q: int, k: int) -> "Stored":
+        """Restores what :meth:`packed` returned."""
+        spread, gram, weights = packed.split([1, q * q, heads * q * k], 1)
+        return cls(weights.reshape(-1, heads, q, k), gram.reshape(-1, q, q), spread[:, 0])
+
+    @property
+    def allowed(self) -> Bool[Tensor, "n heads q k"] | None:
+        """True for allowed keys; None if all are."""
+        return None if float(self.weights.amin()) >= 0 else self.weights >= 0
+
+
+class HeadContraction(Metric):
+    """The four quantities of the module's docstring, per layer and head.
+
+    Args:
+        most_draws: largest number of draws of the nulls.
+
+    Attributes:
+        sums: by layer, first head, heads, queries and keys: up to 32 sequences, ``[n, numbers]`` (:class:`Stored`).
+    """
+
+    kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+
+    def __init__(self, *, most_draws: int = RANGE_DRAWS):
+        super().__init__()
+        self.most_draws = most_draws
+
+    def update(self, activations: Activations) -> None:
+        """Stores sequences of one module; modules without known weights are skipped."""
+        if (weights := activations.weights) is None or not weights.numel():
+            return
+        place = (activations.layer, activations.first_head, *weights.shape[1:])
+        missing = self._limit(place) - len(self.sums.get(place, ()))
+        if missing > 0:
+            self.add(place, Stored.of(activations, missing).packed())
+
+    def add(self, place: Place, sums: Tensor) -> None:
+        """Appends sequences, up to the limit of the place."""
+        self.sums[place] = torch.cat([self.sums[place], sums])[: self._limit(place)] if place in self.sums else sums
+
+    @staticmethod
+    def _limit(place: Place) -> int:
+        *_, heads, q, k = place
+        return max(1, min(STORED, NUMBERS // (heads * q * k)))
+
+    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
+        """Returns four rows per layer and head, with at most ``most_draws`` draws of the nulls."""
+        lengths: dict[tuple[int, int, int], list[Stored]] = {}
+        for (layer, first, heads, q, k), packed in sorted(self.sums.items(), key=lambda item: item[0]):
+            lengths.setdefault((layer, first, heads), []).append(Stored.unpacked(packed, heads, q, k))
+        rows: list[Measurement] = []
+        for (layer, first, heads), stored in lengths.items():
+            generator_ = fixed_generator() if generator is None else torch.Generator().manual_seed(generator.initial_seed())
+            count = min(draws, self.most_draws)
+            columns = {"layer": layer, "n": sum(len(each.weights) for each in stored)}
+            for found in (_contractions(stored, count, generator_), _participations(stored, count, generator_)):
+                rows += [row for head in range(heads) for row in found(head, {**columns, "head": first + head})]
+        return rows
+
+
+def _inside(weights: Float[Tensor, "n heads q k"]) -> Bool[Tensor, "n k"]:
+    """Returns which keys any query of the first head may see, from weights that are -1 elsewhere; the others are padding."""
+    return (weights[:, 0] >= 0).any(1)
+
+
+def _root_mean(squares: Sequence[Float[Tensor, "n heads"]], head: int) -> float:
+    """Returns the root of the mean over sequences of one head's squares; the theory speaks of mean squares."""
+    return float(torch.cat(list(squares))[:, head].mean()) ** 0.5
+
+
+def _contractions(stored: Sequence[Stored], draws: int, generator: Generator):
+    """Measures contraction, its null and the prediction for random weights; returns a function that makes the rows of one head."""
+    values, chance, predicted, reason, note = [], [[] for _ in range(draws)], [], OTHER_KEYS, ""
+    variances = []  # of the scores within rows, as a share of the largest that the prediction covers
+    for each in stored:
+        if bool(each.gram.isnan().any()):
+            continue
+        if each.gram.shape[-1] < 2:
+            reason = SINGLE
+            continue
+        usable = (each.gram.diagonal(dim1=1, dim2=2).sum(-1) > 0.5) & each.weights.isfinite().flatten(1).all(1)
+        if not bool(usable.any()):
+            reason = EQUAL
+            continue
+        weights, gram = each.weights[usable].clamp(min=0), each.gram[usable, None]
+        allowed, inside = each.allowed, None
+        if allowed is not None:
+            allowed, inside = allowed[usable, :1], _inside(each.weights)[usable, None]
+            if bool((allowed != inside[:, :, None]).any(-1)[inside].any()):
+                note = "rows see different keys: uniform attention contracts less than to 0"
+        values.append(squared_contraction_of(weights, gram, inside))
+        for draw in chance:
+            draw.append(squared_contraction_of(permute_keys(weights, generator, allowed=allowed), gram, inside))
+        if allowed is None:
+            deviation, fits = _deviations(weights, None)
+            v = torch.where(fits, deviation.square(), 0.0).mean(-1)
+            n, spread = weights.shape[-1], each.spread[usable, None]
+            D = gram.square().sum((-2, -1)).reciprocal()  # tr(C) = 1
+            predicted.append(contraction_of_tokens(v.clamp(max=1.0), 1 - spread, n, D).square())
+            variances.append(v / largest_variance(n))
+
+    def rows(head: int, columns: dict) -> Iterator[Measurement]:
+        if not values:
+            yield Measurement(NAME, "in network", CONTRACTION, None, reason=reason, side=">=", source=DONG, **columns)
+            return
+        null = Null(PERMUTED, tuple(_root_mean(draw, head) for draw in chance)) if draws else None
+        value = _root_mean(values, head)
+        yield Measurement(NAME, "in network", CONTRACTION, value, null=null, side=">=", source=DONG, note=note, **columns)
+        value, why = None, "a mask hides keys: the formula needs rows that see all keys"
+        if predicted:
+            covered = float(torch.cat(variances)[:, head].mean()) <= 1
+            value, why = (_root_mean(predicted, head), "") if covered else (None, TOO_LARGE)
+        yield Measurement(NAME, "in network", RANDOM, value, reason=why, source=DONG, **columns)
+
+    return rows
+
+
+def _deviations(
+    weights: Float[Tensor, "n heads q k"], allowed: Bool[Tensor, "n #heads q k"] | None
+) -> tuple[Float[Tensor, "n heads q"], Bool[Tensor, "n heads q"]]:
+    """Returns the standard deviation of the scores of each row, and which rows are distributions over at least two allowed keys."""
+    logs = weights.clamp(min=torch.finfo(torch.float32).tiny).log()  # a weight that underflows is cut off
+    if allowed is None:
+        centred = logs - logs.mean(-1, keepdim=True)  # faster than torch.std
+        return centred.square().mean(-1).sqrt(), ((weights.sum(-1) - 1).abs() < 1e-2) & (weights.shape[-1] > 1)
+    count = allowed.sum(-1, keepdim=True).clamp(min=1)
+    logs = torch.where(allowed, logs, 0.0)
+    centred = torch.where(allowed, logs - logs.sum(-1, keepdim=True) / count, 0.0)
+    deviation = (centred.square().sum(-1) / count[..., 0]).sqrt()
+    return deviation, ((weights.sum(-1) - 1).abs() < 1e-2) & (count[..., 0] > 1)
+
+
+def _participations(stored: Sequence[Stored], draws: int, generator: Generator):
+    """Measures participation less that of Gaussian scores, and the phase; returns a function that makes the rows of one head."""
+    heads = stored[0].weights.shape[1]
+    total = torch.zeros(3 + draws, heads, dtype=torch.float64)  # rows; sum of the excess; sum of b^2; sums of the draws' excess
+    for each in stored:
+        q = each.weights.shape[2]
+        chosen = torch.linspace(0, q - 1, min(q, QUERIES)).long()
+        weights, allowed = each.weights[:, :, chosen], each.allowed
+        seen = None
+        if allowed is not None:
+            allowed = allowed[:, :, chosen]
+            seen = _inside(each.weights)[:, None, chosen] if q == weights.shape[-1] else None
+        weights = weights.clamp(min=0)
+        deviation, fits = _deviations(weights, allowed)
+        fits = fits if seen is None else fits & seen
+        keys = torch.full(fits.shape, weights.shape[-1]) if allowed is None else allowed.sum(-1).expand(fits.shape)
+        measured = participation(weights).double()
+        for n in keys[fits].unique().tolist():
+            which, table = fits & (keys == n), curves(n)
+            s = deviation[which].double()
+            expected = table.expected(s)
+            parts = [torch.ones_like(s), measured[which] - expected, s.square() / torch.tensor(float(n)).log()]
+            parts += [table.draw(s, generator) - expected for _ in range(draws)]
+            head = which.nonzero()[:, 1]
+            total.index_add_(1, head, torch.stack(parts))
+
+    def rows(head: int, columns: dict) -> Iterator[Measurement]:
+        count, excess, phase, *chance = total[:, head].tolist()
+        reason = "" if count else NO_SCORES
+        null = Null(GAUSSIAN, tuple(each / count for each in chance)) if draws and count else None
+        value = excess / count if count else None
+        yield Measurement(NAME, "in network", PEAKED, value, null=null, reason=reason, source=REM, **columns)
+        value = (phase / count) ** 0.5 if count else None
+        yield Measurement(NAME, "in network", PHASE, value, reason=reason, source=REM, **columns)
+
+    return rows
+
+
+IN_NETWORKS = InNetworks(metrics=lambda: (HeadContraction(),), headline=CONTRACTION, side=">=")

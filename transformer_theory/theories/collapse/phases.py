@@ -1,0 +1,118 @@
+r"""Attention scores as a random energy model: how peaked a row of Gaussian scores is.
+
+For n independent scores of variance :math:`s^2 = b^2 \log n` the *participation* :math:`Y = \sum_j a_j^2` of their softmax a has the limits
+
+.. math::
+    Y \to e^{s^2} / n \quad (b < 1/\sqrt 2), \qquad Y \to 0 \quad (b < \sqrt 2), \qquad
+    E\, Y \to 1 - \sqrt 2 / b \quad (b > \sqrt 2).
+
+Beyond :math:`b = \sqrt 2` a finite number of keys holds the weight, however many keys there are ("frozen"). The corrections are of order
+:math:`1/\log n`, too large for a comparison at the sizes of real sequences. So measured rows are compared with Gaussian scores at the same
+n and the same variance *within the row*: :func:`standard_scores` have mean 0 and variance 1 in each row exactly, which is the law of
+independent Gaussian scores, given their mean and variance.
+
+Source: :cite:t:`giorlandino2025two` draw the parallel to the random energy model of :cite:t:`derrida1981random`; the limits were derived
+and checked here.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from jaxtyping import Float, Int
+from torch import Generator, Tensor
+
+from ...core.statistics import fixed_generator
+
+WEAK, FROZEN = 0.5**0.5, 2**0.5  # values of b at which the law of the participation changes
+SAMPLES, LARGEST = 256, 40.0  # rows of a table, and its largest standard deviation of the scores
+NUMBERS = 2**18  # largest number of scores behind one table, unless it has fewer than 16 rows
+
+
+def participation(weights: Float[Tensor, "*batch keys"]) -> Float[Tensor, "*batch"]:
+    r"""Computes :math:`\sum_j a_j^2`: 1/n for uniform weights, 1 for all weight on one key, ``[*batch]``."""
+    return weights.square().sum(-1)
+
+
+def limit(b: float, n: int) -> float:
+    """Returns the leading term of the mean participation for many keys; 0 in the phase between.
+
+    Raises:
+        ValueError: b is negative, or there are fewer than two keys.
+    """
+    if not b >= 0 or n < 2:
+        raise ValueError(f"b must be at least 0 and n at least 2, got b = {b:g} and n = {n}")
+    if b < WEAK:
+        return math.exp(b * b * math.log(n)) / n
+    return 0.0 if b < FROZEN else 1 - FROZEN / b
+
+
+def gaussian_participation(n: int, b: float, rows: int, generator: Generator) -> Float[Tensor, " rows"]:
+    r"""Draws the participation of n independent Gaussian scores of standard deviation :math:`b \sqrt{\log n}`, ``[rows]`` float64."""
+    scores = torch.randn(rows, n, generator=generator, dtype=torch.float64)
+    return participation((b * math.log(n) ** 0.5 * scores).softmax(-1))
+
+
+def standard_scores(rows: int, n: int, generator: Generator) -> Float[Tensor, "rows n"]:
+    """Draws Gaussian scores with mean 0 and variance 1 (over the n keys) in each row, ``[rows, n]`` float64; zeros for n = 1."""
+    scores = torch.randn(rows, n, generator=generator, dtype=torch.float64)
+    centred = scores - scores.mean(-1, keepdim=True)
+    return centred / centred.square().mean(-1, keepdim=True).sqrt().clamp(min=1e-300)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Participation of rows of :func:`standard_scores` as functions of their standard deviation s.
+
+    Attributes:
+        grid: values of s, from 0 on, ``[points]``.
+        each: one curve per row, ``[rows, points]``.
+        mean: their mean, ``[points]``.
+    """
+
+    grid: Float[Tensor, " points"]
+    each: Float[Tensor, "rows points"]
+    mean: Float[Tensor, " points"]
+
+    def _place(self, s: Float[Tensor, " m"]) -> tuple[Int[Tensor, " m"], Float[Tensor, " m"]]:
+        right = torch.searchsorted(self.grid, s.contiguous()).clamp(1, len(self.grid) - 1)
+        left, width = self.grid[right - 1], self.grid[right] - self.grid[right - 1]
+        return right, ((s - left) / width).clamp(0, 1)
+
+    def expected(self, s: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
+        """Returns the mean participation at standard deviations s, by linear interpolation."""
+        right, share = self._place(s)
+        return self.mean[right - 1].lerp(self.mean[right], share)
+
+    def draw(self, s: Float[Tensor, " m"], generator: Generator) -> Float[Tensor, " m"]:
+        """Draws a row for each standard deviation, and returns its participation there."""
+        rows = torch.randint(len(self.each), s.shape, generator=generator)
+        right, share = self._place(s)
+        return self.each[rows, right - 1].lerp(self.each[rows, right], share)
+
+
+@lru_cache(maxsize=1024)
+def curves(n: int) -> Curves:
+    """Returns the curves of rows of n keys, the same in each call.
+
+    Raises:
+        ValueError: n < 2.
+    """
+    if n < 2:
+        raise ValueError(f"a row needs at least two keys, got {n}; leave out rows of one key")
+    # Points are dense where the curve bends, at standard deviations up to a few units.
+    grid = LARGEST * torch.linspace(0, 1, 49, dtype=torch.float64).square()
+    rows = min(SAMPLES, max(16, NUMBERS // n))
+    scores = standard_scores(rows, n, fixed_generator())
+    each = torch.stack([participation((s * scores).softmax(-1)) for s in grid.tolist()], 1)
+    return Curves(grid, each, each.mean(0))
+
+
+def row_deviation(scores: Float[Tensor, "*batch keys"], allowed: Float[Tensor, "*batch keys"] | None = None) -> Float[Tensor, "*batch"]:
+    """Computes the standard deviation of each row of scores over its allowed keys (1 where allowed, else 0), ``[*batch]``."""
+    if allowed is None:
+        return scores.std(-1, correction=0)
+    count = allowed.sum(-1, keepdim=True).clamp(min=1)
+    centred = (scores - (scores * allowed).sum(-1, keepdim=True) / count) * allowed
+    return (centred.square().sum(-1) / count.squeeze(-1)).sqrt()

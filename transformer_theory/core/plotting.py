@@ -47,6 +47,7 @@ COLOURS = {
     "random_features": "#44AA99",
     "bottleneck": "#7B5D3F",
     "vision": "#CC6677",
+    "particles": "#4B8BBE",
     "network": "#5B6470",
     # networks, and the data in their features
     "ViT": "#4477AA",

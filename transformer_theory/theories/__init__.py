@@ -32,6 +32,7 @@ THEORIES = (  # folders, in the order of the report
     "router",
     "bottleneck",
     "vision",
+    "particles",
 )
 
 T = TypeVar("T")

@@ -121,7 +121,7 @@ def flow(
             for row in STAGES:
                 reached = X + h * sum(a * k for a, k in zip(row, slopes) if a)
                 slopes.append(field(reached))
-            error = float((h * sum(e * k for e, k in zip(ERROR, slopes) if e)).abs().max())
+            error = h * float(torch.stack([e * k for e, k in zip(ERROR, slopes) if e]).sum(0).abs().max())
             if error <= tolerance:
                 # The last stage is the new state, and the fields depend on directions only: its slope is the next first one.
                 now, X, velocity = (stop if h == stop - now else now + h), (unit(reached) if sphere else reached), slopes[-1]

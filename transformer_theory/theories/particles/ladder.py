@@ -114,13 +114,12 @@ def trained(generator: Generator, *, free_value: bool) -> Iterator[Measurement]:
     train, validation = load_digits().split(0.7, generator)
     model = build(lambda: ParticleModel(train.tokens.shape[2], train.classes, free_value=free_value), generator)
     task = _fitted(model, train, validation, generator)
+    assert isinstance(model, ParticleModel)
     inputs = validation.tokens[:MEASURED].float()
     with torch.no_grad():
         after = model.states(inputs)[-1]
         made = mosaics(inputs, {}, generator)
-        chance = []
-        for each in made["null"]:
-            chance.append(pair_sums(*directions(model.states(each)[-1].double())).share)
+        chance = [pair_sums(*directions(model.states(each)[-1].double())).share for each in made["null"]]
     yield from rows_of(after.double())
     yield Measurement(NAME, "rung", UNRELATED, sum(chance) / len(chance), n=len(made["value"]), source=SOURCE)
     yield Measurement(NAME, "rung", ACCURACY, task.evaluate(model)[0].value or 0.0, unit="share", source=SOURCE)

@@ -20,8 +20,8 @@ breaks sequences up.
 
 Some tokens may be missing (padding, patches without direction). Which are missing may depend on the sequence, so means are those
 of each position, and the sum over pairs of present tokens is divided by its expectation for D = 1: with counts :math:`c_i`
-and :math:`C_{ij}` of present tokens and pairs it is :math:`\sum_{i \ne j} C_{ij} (1 - 1/c_i - 1/c_j + C_{ij}/(c_i c_j))`. Own derivation; a correction of cosines for anisotropy
-alone, without positions, is in :cite:t:`ethayarajh2019contextual`.
+and :math:`C_{ij}` of present tokens and pairs it is :math:`\sum_{i \ne j} C_{ij} (1 - 1/c_i - 1/c_j + C_{ij}/(c_i c_j))`. Own
+derivation; a correction of cosines for anisotropy alone, without positions, is in :cite:t:`ethayarajh2019contextual`.
 """
 
 from dataclasses import dataclass

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Generator, Tensor
 
@@ -52,8 +51,9 @@ def _orthogonal(generator: Generator, *, field: Callable[..., Tensor], rate: Cal
 
 def _two(generator: Generator, *, n: int) -> Evidence:
     """Measures the largest distance of the solution for beta = 0 from tanh t."""
-    times = np.sort(3 * torch.rand(5, generator=generator, dtype=torch.float64).numpy() + 0.01)
-    return Evidence(float(np.abs(common_cosine(times, n=n, beta=0.0) - np.tanh(times)).max()), 1e-8, "<=")
+    times = (3 * torch.rand(5, generator=generator, dtype=torch.float64) + 0.01).sort().values.tolist()
+    distances = [abs(g - math.tanh(t)) for t, g in zip(times, common_cosine(times, n=n, beta=0.0))]
+    return Evidence(float(max(distances)), 1e-8, "<=")
 
 
 def _consensus(generator: Generator, *, swapped: bool) -> Evidence:
@@ -75,11 +75,11 @@ def _estimate(generator: Generator, *, early: bool) -> Evidence:
     for _ in range(20):
         n, beta = 2 + int(torch.randint(31, (), generator=generator)), _beta(generator) / 2
         start = n * math.exp(beta) / 2
-        times = start + 10 * torch.rand(4, generator=generator, dtype=torch.float64).sort().values.numpy()
+        times = (start + 10 * torch.rand(4, generator=generator, dtype=torch.float64).sort().values).tolist()
         if early:
-            n, beta, times = 2, beta / 100, np.zeros(1)
+            n, beta, times = 2, beta / 100, [0.0]
         for t, g in zip(times, common_cosine(times, n=n, beta=beta)):
-            largest = max(largest, float(1 - g) / consensus_estimate(float(t), n=n, beta=beta))
+            largest = max(largest, float(1 - g) / consensus_estimate(t, n=n, beta=beta))
     return Evidence(largest, 1.0, "<=")
 
 

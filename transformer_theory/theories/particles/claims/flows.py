@@ -29,7 +29,7 @@ def uniform(shape: tuple[int, ...], generator: Generator) -> Tensor:
 def _rises(generator: Generator, *, sign: float) -> Evidence:
     """Measures the smallest change of the energy between times, over five beta, SA and USA."""
     least, value = math.inf, sign * torch.eye(4, dtype=torch.float64)
-    X = uniform((8, 12, 4), generator)
+    X = uniform((4, 12, 4), generator)
     for beta in BETAS:
         for field, speed in ((softmax_field, 1.0), (unnormalised_field, math.exp(beta))):
             times = [t / speed for t in TIMES]  # USA is faster by up to e^beta

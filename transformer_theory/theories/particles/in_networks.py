@@ -35,7 +35,6 @@ from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, permutations
 from ...core.theory import InNetworks, Response
 from ...metrics.class_token import ClassTokenMetric
-from .dynamics import tangent, unit
 from .within_between import PERMUTED, Sums, directions, pair_sums, position_permutations, shuffled
 
 NAME, SOURCE = "particles", Source("geshkovski2025mathematical", status="own")
@@ -44,7 +43,8 @@ DIFFERENCE = "within-less-between cosine"
 WITHIN, BETWEEN = "mean cosine within a sequence", "mean cosine between sequences at other positions"
 ALIGNMENT, RISE = "alignment of attention's displacement with V = I", "rise of the mean cosine by attention"
 OTHER_FIELD, EXCHANGED = "attended means of other sequences", "inputs with tokens of other sequences"
-POSITIONS, FIELD_SEQUENCES = 64, 32  # positions of a sequence, and sequences of a batch in which the displacement is measured
+POSITIONS, FIELD_SEQUENCES = 64, 16  # positions of a sequence, and sequences of a batch in which the displacement is measured
+ROUNDING = 1e-5  # share of a squared norm below which the component across the token is rounding
 ALIGNED = 0.9  # smallest cosine at which V counts as a positive multiple of the identity
 MOSAIC_SEQUENCES = 64  # sequences of the response
 
@@ -122,13 +122,13 @@ def why_not(sums: Sums, tokens: float) -> str:
         return "sequences of one token have no pairs"
     if not float(sums.pairs[1]) > 1e-6:
         return "needs two sequences with two tokens at common positions"
-    if not float(sums.variance[0]) > 1e-9 * tokens:
+    if not float(sums.variance[0]) > 1e-6 * tokens:
         return "all sequences have the same tokens"
     return ""
 
 
 class ValueAlignment(Metric):
-    """Alignment of attention's displacement with V = I, and the rise of the mean cosine, from up to 32 sequences of each batch.
+    """Alignment of attention's displacement with V = I, and the rise of the mean cosine, from up to 16 sequences of each batch.
 
     Attributes:
         sums: by layer, ``[5 + draws]``: sequences, tokens, sums of the alignment, of the rise and of its prediction, and of the alignment
@@ -152,7 +152,7 @@ class ValueAlignment(Metric):
             n, T, _ = tokens.shape
             if activations.first_head == 0 and weights is not None and (len(weights), *weights.shape[2:]) == (n, T, T):
                 some = torch.linspace(0, n - 1, min(n, FIELD_SEQUENCES)).long().to(tokens.device)
-                self.fields[layer] = weights[some].detach().mean(1) @ tokens[some].detach()
+                self.fields[layer] = weights[some].mean(1) @ tokens[some] if n > FIELD_SEQUENCES else weights.mean(1) @ tokens
             return
         field, count = self.fields.pop(layer, None), min(self.draws, RANGE_DRAWS)
         sums = torch.zeros(5 + count, dtype=torch.float64)
@@ -166,21 +166,35 @@ class ValueAlignment(Metric):
         self.add((layer,), sums)
 
     def _sums(self, x: Tensor, y: Tensor, field: Tensor, draws: int) -> list[Tensor]:
-        """Returns tokens, alignment, rise, its prediction, and the alignment of each draw, summed over the tokens of a batch."""
+        """Returns tokens, alignment, rise, its prediction, and the alignment of each draw, summed over the tokens of a batch.
+
+        Components along a token, and norms, follow from inner products: P_x a and P_x b have the inner product <a, b> - <x, a><x, b> /
+        |x|^2.
+        """
         n, T, _ = x.shape
-        e = unit(x)
-        moved = tangent(e, y - x)
-        length, toward = moved.norm(dim=-1, keepdim=True), tangent(e, field)
-        size = toward.norm(dim=-1, keepdim=True)
-        used = ((length > 0) & (size > 0)).squeeze(-1)
-        step = unit(moved)
-        # The radial part of the displacement stays: it is not the field's, and it decides how far a token turns.
-        expected = y - moved + unit(toward) * length
-        before, after, predicted = (_cosines(each) for each in (x, y, expected))
-        sums = [used.sum(), (step * unit(toward)).sum(-1)[used].sum(), (after - before).sum() * T, (predicted - before).sum() * T]
+        moved = y - x
+        size, radial, length = (x * x).sum(-1), (x * moved).sum(-1), (moved * moved).sum(-1)
+        along, fields, both = (x * field).sum(-1), (field * field).sum(-1), (moved * field).sum(-1)
+        size = size.clamp(min=torch.finfo(size.dtype).tiny)
+        step, toward = length - radial.square() / size, fields - along.square() / size
+        used = (step > ROUNDING * length) & (toward > ROUNDING * fields)
+        step, toward = step.clamp(min=0).sqrt(), torch.where(used, toward, 1.0).sqrt()
+        product = torch.where(used, step * toward, 1.0)
+        # The predicted token is own * x + scale * field. It keeps the radial part of the displacement, which decides how far it turns.
+        scale = torch.where(used, step / toward, 0.0)
+        own = 1 + radial / size - scale * along / size
+        norm = (own.square() * size + 2 * own * scale * along + scale.square() * fields).clamp(min=1e-30).sqrt()
+        after = 1 / (size + 2 * radial + length).clamp(min=1e-30).sqrt()
+        before, after = (_pairs(_weighted(1 / size.sqrt(), x), T), _pairs(_weighted(after, y), T))
+        predicted = _pairs(_weighted(own / norm, x) + _weighted(scale / norm, field), T)
+        sums = [used.sum(), ((both - radial * along / size) / product)[used].sum()]
+        sums += [(after - before).sum() * T, (predicted - before).sum() * T]
         for order in permutations(n, draws):
-            other = tangent(e, field[order.to(x.device)])
-            sums.append((step * unit(other)).sum(-1)[used].sum())
+            other = field[order.to(x.device)]
+            along, fields = (x * other).sum(-1), (other * other).sum(-1)
+            toward = (fields - along.square() / size).clamp(min=1e-30).sqrt()
+            cosines = ((moved * other).sum(-1) - radial * along / size) / (step.clamp(min=1e-30) * toward)
+            sums.append(cosines[used].sum())
         return sums
 
     def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
@@ -203,10 +217,14 @@ class ValueAlignment(Metric):
         return rows
 
 
-def _cosines(X: Float[Tensor, "n T d"]) -> Float[Tensor, " n"]:
-    """Returns the mean cosine of the pairs of each sequence; 0 for sequences of one token."""
-    u, T = unit(X), X.shape[1]
-    return (u.sum(1).square().sum(1) - u.square().sum((1, 2))) / max(T * (T - 1), 1)
+def _weighted(weights: Float[Tensor, "n T"], X: Float[Tensor, "n T d"]) -> Float[Tensor, "n d"]:
+    """Returns the weighted sum of the tokens of each sequence."""
+    return (weights[:, None] @ X).squeeze(1)
+
+
+def _pairs(total: Float[Tensor, "n d"], T: int) -> Float[Tensor, " n"]:
+    """Returns the mean cosine of the pairs of T tokens from the sum of their directions; 0 for sequences of one token."""
+    return (total.square().sum(1) - T) / max(T * (T - 1), 1)
 
 
 def mosaics(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from ...core.statistics import fixed_generator
 
 PERMUTED = "permuted sequences at each position"
 CHUNK = 2**24  # numbers that one chunk of draws gathers
+NORMAL = (1e-15, 1e15)  # norms of tokens whose squares are in range
 
 
 @lru_cache(maxsize=8)
@@ -88,29 +89,29 @@ def pair_sums(u: Float[Tensor, "n T d"], valid: Bool[Tensor, "n T"], *, draws: i
     n, T, d = u.shape
     valid = valid & (valid.sum(0) > 1)
     v = valid.to(u.dtype)
-    counts = v.sum(0).clamp(min=1)
-    u = u * v[..., None]
-    within = u.sum(1).square().sum() - u.square().sum(), v.sum(1).square().sum() - v.sum()
-    u = (u - u.sum(0) / counts[:, None]) * v[..., None]
-    squares = u.square().sum()
-    first = _pair(u.sum(1), squares, v, counts)
-    complete, rows = bool(valid.all()), []
-    # embedding_bag adds the tokens of a permuted sequence without storing them.
-    flat = u.reshape(n * T, d)
-    orders = position_permutations(n, T, draws)
-    places = (orders * T + torch.arange(T)).to(u.device)
-    size = max(1, CHUNK // max(n * T * d, 1))
-    for part in places.split(size) if draws else ():
-        sums = torch.nn.functional.embedding_bag(part.flatten(0, 1), flat, mode="sum").unflatten(0, (len(part), n))
-        if complete:
-            values = sums.square().sum((1, 2), dtype=torch.float64) - squares
-            rows.append(torch.stack([values, first[1].to(values).expand(len(part))], 1))
-        else:
-            present = v.flatten()[part]
-            rows += [_pair(one, squares, mask, counts)[None] for one, mask in zip(sums, present)]
-    chance = torch.cat(rows) if rows else torch.zeros(0, 2)
+    complete, counts = bool(valid.all()), v.sum(0).clamp(min=1)
+    u = u if complete else u * v[..., None]
+    sums, means = u.sum(1), u.sum(0) / counts[:, None]
+    size, present = v.sum(), v.sum(1)
+    within = sums.square().sum() - size, present.square().sum() - size
+    # Deviations from the means of their positions enter through sums alone: of a sequence, and of their squares.
+    squares = size - (counts * means.square().sum(1)).sum()
+    first = _pair(sums - v @ means, squares, v, counts)
     freedom = (v.sum(0) - 1).clamp(min=0).sum()
-    return Sums(first.double(), torch.stack([squares, freedom]).double(), torch.stack(within).double(), chance.double().to(u.device))
+    chance = torch.zeros(0, 2, dtype=torch.float64, device=u.device)
+    if draws:
+        # embedding_bag adds the tokens of a permuted sequence without storing them.
+        flat, rows = ((u - means) * v[..., None]).reshape(n * T, d), []
+        places = (position_permutations(n, T, draws) * T + torch.arange(T)).to(u.device)
+        for part in places.split(max(1, CHUNK // (n * T * d))):
+            added = torch.nn.functional.embedding_bag(part.flatten(0, 1), flat, mode="sum").unflatten(0, (len(part), n))
+            if complete:
+                values = added.square().sum((1, 2), dtype=torch.float64) - squares
+                rows.append(torch.stack([values, first[1].to(values).expand(len(part))], 1))
+            else:
+                rows += [_pair(one, squares, mask, counts)[None] for one, mask in zip(added, v.flatten()[part])]
+        chance = torch.cat(rows)
+    return Sums(first, torch.stack([squares, freedom]).double(), torch.stack(within).double(), chance)
 
 
 def _pair(sums: Tensor, squares: Tensor, v: Tensor, counts: Tensor) -> Float[Tensor, "2"]:
@@ -122,7 +123,11 @@ def _pair(sums: Tensor, squares: Tensor, v: Tensor, counts: Tensor) -> Float[Ten
 
 def directions(tokens: Float[Tensor, "n T d"]) -> tuple[Float[Tensor, "n T d"], Bool[Tensor, "n T"]]:
     """Returns the directions of the tokens, zero where there is none, and which tokens have one: not zero, and finite."""
-    largest = tokens.abs().amax(-1, keepdim=True)  # dividing by it first keeps tiny and huge tokens in range
+    size = tokens.norm(dim=-1, keepdim=True)
+    # Squares of ordinary tokens are in range; only others need the largest entry first.
+    if bool(((size > NORMAL[0]) & (size < NORMAL[1])).all()):
+        return tokens / size, torch.ones(tokens.shape[:-1], dtype=torch.bool, device=tokens.device)
+    largest = tokens.abs().amax(-1, keepdim=True)
     valid = (largest > 0) & largest.isfinite()
     safe = torch.where(valid, tokens / torch.where(valid, largest, 1.0), 0.0)
     return safe / safe.norm(dim=-1, keepdim=True).clamp(min=1e-30), valid.squeeze(-1)

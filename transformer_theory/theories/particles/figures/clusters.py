@@ -91,6 +91,6 @@ class Clusters(RandomExperiment):
         caption(
             figure,
             f"SA from {self.tokens} uniform tokens on the circle; means of {self.runs} sequences. Clusters last longer the larger beta is, "
-            "and their number grows like its square root. The energy rises in steps, when clusters join.",
+            "and their number grows like its square root. The energy rises when clusters join.",
         )
         return figure

@@ -81,7 +81,9 @@ class Dimension(RandomExperiment):
         left.legend(fontsize=7)
         right.plot(SIZES, distances, "o", color=COLOURS[NAME], label="measured")
         right.plot(SIZES, distances[-1] * (np.array(SIZES) / SIZES[-1]) ** -0.5, "--", color=COLOURS["null"], label=r"$d^{-1/2}$")
-        right.set(xscale="log", yscale="log", xlabel="dimension", ylabel="largest distance from the curve")
+        right.set(xscale="log", yscale="log", xlabel="dimension", ylabel="largest distance from the curve", yticks=(0.05, 0.1, 0.2, 0.5))
+        right.set(xticks=SIZES[::2], xticklabels=[str(d) for d in SIZES[::2]], yticklabels=(".05", ".1", ".2", ".5"))
+        right.minorticks_off()
         right.legend(fontsize=7)
         caption(
             figure,

@@ -220,3 +220,15 @@ def test_recipes_build_networks_for_the_data(digits):
     for recipe in RECIPES.values():
         assert recipe.build(digits)(digits.tokens[:3].float()).shape == (3, 10)
         assert recipe.about
+
+
+def test_a_headline_has_the_null_of_a_test_on_synthetic_inputs_if_there_is_one(result):
+    theory = tt.theories.theory("particles")
+    headline = theory.in_networks.headline
+    rows = result.select(theory=theory.name, kind="in network", quantity=headline, model="ViT", step=None, layer=None)
+    own = rows.select(setting="null: inputs with tokens of other sequences").one()
+    layers = result.select(theory=theory.name, quantity=headline, model="ViT", setting="exchanged tokens")
+    assert len(layers) == 2
+    assert own.value == pytest.approx(sum(row.value for row in layers) / 2)
+    assert own.null.draws[0] == pytest.approx(sum(row.null.draws[0] for row in layers) / 2)
+    assert rows.select(setting="").one().null.kind == UNTRAINED

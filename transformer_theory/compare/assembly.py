@@ -38,7 +38,8 @@ def measurements(plan: Plan, results: Iterator[Any]) -> Stream:
             yield images_and_labels(plan.parts[1], plan.parts[1].images)
         for name, training in trainings:
             yield from with_nulls(training.rows, nulls_of(untrained[name], UNTRAINED))
-            yield from headlines(plan.theories, name, training.rows, untrained[name])
+            answers = [item for item in training.others if isinstance(item, Measurement)]
+            yield from headlines(plan.theories, name, training.rows, untrained[name], answers)
             yield from training.others
     elif isinstance(plan.raw, TokenData) and (plan.recipes or not plan.networks):
         reason = "training needs labels of at least two classes" if plan.recipes else "no network was asked for"

@@ -104,12 +104,17 @@ def tested(theories: Iterable[Theory], model: nn.Module, samples: Tensor, name: 
 
 
 def headlines(
-    theories: Iterable[Theory], model: str, rows: Sequence[Measurement], untrained: Sequence[Sequence[Measurement]]
+    theories: Iterable[Theory],
+    model: str,
+    rows: Sequence[Measurement],
+    untrained: Sequence[Sequence[Measurement]],
+    answers: Sequence[Measurement] = (),
 ) -> Iterator[Measurement]:
     """Yields the headline of each theory at the last step, averaged over layers and heads, once for each of its null distributions.
 
-    The first row has untrained networks as its null, the second the null of the metric itself, if there is one; ``setting`` names it. A
-    change by training that the metric's own null explains is no evidence for the theory. No theorem covers a network of several layers
+    The first row has untrained networks as its null, the second the null of the metric itself, if there is one; ``setting`` names it. If
+    the theory's tests on synthetic inputs measured the headline beside a null, which a passive metric cannot draw, the second row is
+    theirs. A change by training that this null explains is no evidence for the theory. No theorem covers a network of several layers
     trained by AdamW, so there is no verdict.
 
     Args:
@@ -117,6 +122,7 @@ def headlines(
         model: name of the network.
         rows: measurements of the network of one seed.
         untrained: measurements of untrained networks, which give the null distribution.
+        answers: rows of the theories' tests on synthetic inputs (:func:`tested`) in the trained network.
     """
     for theory in theories:
         if (in_networks := theory.in_networks) is None or not in_networks.metrics():
@@ -133,6 +139,10 @@ def headlines(
         draws = [over_heads(last).value for network in untrained if (last := _last(network, theory.name, in_networks.headline))]
         null = Null(UNTRAINED, tuple(draw for draw in draws if draw is not None))
         yield replace(mean, null=null if null.draws else None, scope="training")
+        active = Table(answers).select(theory=theory.name, quantity=in_networks.headline)
+        if with_null := [row for row in active if row.value is not None and row.null is not None]:
+            note, final = f"{mean.note}; measured anew beside the null", with_null
+            mean = replace(over_heads(with_null), layer=None, step=None, side=in_networks.side, note=note)
         kinds = {row.null.kind for row in final if row.null is not None} - {UNTRAINED}
         if kinds:  # the null of the mean is missing if a head lacks draws
             yield replace(mean, setting=f"null: {' and '.join(sorted(kinds))}")

@@ -49,10 +49,11 @@ def _network(network: StoredNetwork, raw: TokenData, test: Images, theories: Seq
     parallel.progress(f"{network.name}: metrics of all theories, here and in untrained networks")
     measured, untrained = measure_metrics(network, test, metrics=partial(metrics_of, theories))
     yield from _timeline(network, theories, measured)
-    yield from headlines(theories, network.name, measured, untrained)
-    yield from by_layer(theories, measured)
     pixels = scaled(test.pixels[:RESPONSE_SEQUENCES], next(network.measured.parameters()))
-    yield from tested(theories, network.measured, pixels, network.name, seed)
+    answers = [*tested(theories, network.measured, pixels, network.name, seed)]
+    yield from headlines(theories, network.name, measured, untrained, answers)
+    yield from by_layer(theories, measured)
+    yield from answers
     yield maps(network, test)
     generator = torch.Generator().manual_seed(seed)
     features = features_with_words(

@@ -49,6 +49,7 @@ COLOURS = {
     "vision": "#CC6677",
     "length": "#3F6F21",
     "collapse": "#3B6FB6",
+    "particles": "#4B8BBE",
     "network": "#5B6470",
     # networks, and the data in their features
     "ViT": "#4477AA",

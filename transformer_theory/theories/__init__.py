@@ -33,6 +33,7 @@ THEORIES = (  # folders, in the order of the report
     "bottleneck",
     "vision",
     "collapse",
+    "particles",
     "length",
 )
 

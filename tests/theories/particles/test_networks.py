@@ -1,0 +1,239 @@
+"""Whether tokens cluster, in networks and on data, and the bad inputs of both."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from transformer_theory.core.measurement import collect
+from transformer_theory.core.metric import Activations
+from transformer_theory.core.theory import Unsupported
+from transformer_theory.data import TokenData
+from transformer_theory.data.synthetic import noise_like
+from transformer_theory.models.vit import ViT
+from transformer_theory.probes import probe, respond
+from transformer_theory.theories import particles
+from transformer_theory.theories.particles import in_networks, on_data
+from transformer_theory.theories.particles.in_networks import ALIGNMENT, BETWEEN, DIFFERENCE, RISE, SHARE, WITHIN
+from transformer_theory.theories.particles.within_between import pair_sums, position_permutations, shuffled
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def tokens(shared: float = 0.3, *, n: int = 60, T: int = 6, d: int = 8, seed: int = 0) -> torch.Tensor:
+    own, common = torch.randn(2, n, T, d, generator=generator(seed))
+    return 2 + torch.randn(T, d, generator=generator(seed + 1)) + shared**0.5 * common[:, :1] + (1 - shared) ** 0.5 * own
+
+
+def features(x: torch.Tensor, layer: int = 0) -> Activations:
+    return Activations(f"block {layer}", layer, "features", x, x, after_attention=x)
+
+
+def measured(metric, *activations: Activations, draws: int = 19) -> dict:
+    for each in activations:
+        metric.update(each)
+    return {row.quantity: row for row in metric.compute(draws=draws)}
+
+
+def test_the_difference_is_that_of_explicit_pairs():
+    x = tokens()
+    u = torch.nn.functional.normalize(x.double(), dim=-1)
+    gram = torch.einsum("sid,rjd->srij", u, u)
+    n, T = x.shape[:2]
+    same, place = torch.eye(n).bool()[:, :, None, None], torch.eye(T).bool()
+    rows = measured(particles.SequenceClusters(), features(x))
+    within, between = (float(gram[mask.expand_as(gram)].mean()) for mask in (same & ~place, ~same & ~place))
+    at_position = float(gram[(~same & place).expand_as(gram)].mean())
+    assert rows[WITHIN].value == pytest.approx(within, abs=1e-6)
+    assert rows[BETWEEN].value == pytest.approx(between, abs=1e-6)
+    assert rows[DIFFERENCE].value == pytest.approx(within - between, abs=1e-6)
+    assert rows[SHARE].value == pytest.approx((within - between) / (1 - at_position), abs=1e-5)
+    assert rows[SHARE].value > rows[SHARE].null.high
+
+
+def test_permuted_draws_are_the_same_statistic_of_shuffled_tokens():
+    x = tokens().double()
+    u = torch.nn.functional.normalize(x, dim=-1)
+    valid = torch.rand(60, 6, generator=generator(5)) < 0.8
+    for present in (torch.ones_like(valid), valid):
+        draws = pair_sums(u, present, draws=3).chance
+        for draw, order in zip(draws, position_permutations(60, 6, 3)):
+            assert draw == pytest.approx(pair_sums(shuffled(u, order), shuffled(present, order)).difference, abs=1e-12)
+
+
+def test_on_noise_p_values_are_uniform():
+    """Of 60 data sets of independent tokens with positions, the share with p <= .1 is near a tenth."""
+    small = 0
+    for seed in range(60):
+        row = measured(particles.SequenceClusters(), features(tokens(0.0, seed=100 + seed, n=30)))[SHARE]
+        small += row.null.p(row.value, ">=") <= 0.1
+    assert 1 <= small <= 14  # 6 expected; both ends have a probability below .002
+
+
+def test_a_class_token_padding_and_zero_tokens_are_left_out():
+    x = tokens(T=7)
+    plain = measured(particles.SequenceClusters(), features(x[:, 1:]))
+    first = torch.cat([torch.ones(60, 1, 8), x[:, 1:]], 1)
+    assert measured(particles.SequenceClusters(), features(first))[SHARE].value == pytest.approx(plain[SHARE].value, abs=1e-6)
+    padded, mask = torch.cat([x[:, 1:], torch.full((60, 2, 8), 3.0)], 1), torch.ones(60, 1, 8, 8, dtype=torch.bool)
+    mask[..., 6:] = False
+    attention = Activations("attention", 0, "attention", padded, padded, mask=mask)
+    rows = measured(particles.SequenceClusters(), attention, features(padded))
+    assert rows[SHARE].value == pytest.approx(plain[SHARE].value, abs=1e-6)
+    assert not rows[SHARE].note
+    unmasked = measured(particles.SequenceClusters(), features(padded))[SHARE].value
+    assert unmasked < 0.9 * plain[SHARE].value
+    zero = x[:, 1:].clone()
+    zero[::2, 0] = 0
+    row = measured(particles.SequenceClusters(), features(zero))[SHARE]
+    assert row.note == "30 tokens without a direction are left out"
+    assert row.value == pytest.approx(plain[SHARE].value, abs=0.1)
+
+
+def test_a_causal_mask_leaves_nothing_out():
+    x = tokens()
+    mask = torch.ones(1, 1, 6, 6).tril().bool()
+    rows = measured(particles.SequenceClusters(), Activations("attention", 0, "attention", x, x, mask=mask), features(x))
+    assert rows[SHARE].value == measured(particles.SequenceClusters(), features(x))[SHARE].value
+
+
+@pytest.mark.parametrize(
+    ("x", "reason"),
+    [
+        (torch.zeros(4, 3, 2), "no token has a direction"),
+        (torch.full((4, 3, 2), torch.nan), "no token has a direction"),
+        (torch.randn(4, 1, 2, generator=generator()), "sequences of one token"),
+        (torch.randn(1, 5, 2, generator=generator()), "at least two sequences"),
+        (torch.randn(1, 5, 2, generator=generator()).expand(4, 5, 2), "the same tokens"),
+    ],
+)
+def test_tokens_that_do_not_fit_give_one_row_with_the_reason(x: torch.Tensor, reason: str):
+    (row,) = measured(particles.SequenceClusters(), features(x)).values()
+    assert row.quantity == SHARE
+    assert row.value is None
+    assert reason in row.reason
+
+
+def test_long_sequences_have_64_positions():
+    x = tokens(T=200, n=8, d=3)
+    keep = torch.linspace(0, 199, 64).round().long()
+    assert measured(particles.SequenceClusters(), features(x)) == measured(particles.SequenceClusters(), features(x[:, keep]))
+
+
+def moved(value: torch.Tensor, *, n: int = 16) -> tuple[Activations, Activations]:
+    x = torch.nn.functional.normalize(torch.randn(n, 6, 8, generator=generator(3)), dim=-1)
+    A = torch.softmax(3 * x @ x.mT, -1)
+    y = x + 0.3 * A @ x @ value
+    return Activations("attention", 0, "attention", x, y - x, weights=A[:, None]), Activations(
+        "block", 0, "features", x, y, after_attention=y
+    )
+
+
+def test_alignment_says_whether_the_theory_covers_the_block():
+    rows = measured(particles.ValueAlignment(), *moved(torch.eye(8)))
+    assert rows[ALIGNMENT].value == pytest.approx(1, abs=1e-5)
+    assert (rows[ALIGNMENT].verdict, rows[RISE].verdict) == ("holds", "consistent")
+    assert rows[ALIGNMENT].value > rows[ALIGNMENT].null.high
+    assert rows[RISE].value == pytest.approx(rows[RISE].predicted, abs=1e-6)
+    rows = measured(particles.ValueAlignment(), *moved(-torch.eye(8)))
+    assert rows[ALIGNMENT].value == pytest.approx(-1, abs=1e-5)
+    assert (rows[ALIGNMENT].verdict, rows[RISE].verdict) == ("fails", "not covered")
+    assert rows[RISE].value < 0 < rows[RISE].predicted
+
+
+def test_alignment_without_what_it_needs():
+    attention, block = moved(torch.eye(8))
+    for activations, reason in (
+        ([block], "no addition of attention"),
+        ([attention, replace(block, after_attention=None)], "no addition of attention"),
+        ([attention, replace(block, after_attention=block.tokens)], "moves no token"),
+        ([attention, replace(block, after_attention=block.tokens * torch.nan)], "moves no token"),
+    ):
+        (row,) = measured(particles.ValueAlignment(), *activations).values()
+        assert reason in row.reason
+
+
+@pytest.mark.parametrize("shape", [(20, 5, 3), (20, 5), (20, 2, 8, 8)])
+def test_exchanged_inputs_keep_every_position(shape):
+    data = torch.arange(torch.Size(shape).numel()).reshape(shape)
+    made = particles.mosaics(data, {}, generator())
+    assert torch.equal(made["value"], data)
+    assert len(made["null"]) == 19
+    for each in made["null"]:
+        assert each.shape == data.shape
+        assert torch.equal(each.sort(0).values, data)
+        assert not torch.equal(each, data)
+    assert torch.equal(made["null"][0], particles.mosaics(data, {}, generator(9))["null"][0])
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 3), (20, 2, 7, 8), (20,)])
+def test_inputs_that_cannot_be_exchanged_have_no_null(shape):
+    assert set(particles.mosaics(torch.zeros(shape), {}, generator())) == {"value"}
+
+
+def test_a_network_on_noise_is_within_its_exchanged_inputs():
+    """Attention mixes independent tokens: beyond the passive null, within that of exchanged inputs."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = ViT.for_tokens(8, 6, 3, dim=16, depth=1, heads=2).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.mul_(4.0 if "attention" in name and parameter.ndim == 2 else 1.0)  # so that attention moves tokens
+    noise = torch.randn(64, 8, 6, generator=generator(4))
+    with probe(model, [particles.SequenceClusters()], draws=19) as p, torch.no_grad():
+        model(noise)
+    (passive,) = (row for row in p.rows if row.quantity == SHARE)
+    assert passive.value > passive.null.high
+    response = in_networks.MOSAICS
+    made = response.inputs(noise, {}, generator())
+    row = respond(model, made, response.metrics(), null_kind=response.null_kind).table.select(quantity=SHARE).one()
+    assert row.null.kind == "inputs with tokens of other sequences"
+    assert len(row.null.draws) == 19
+    assert abs(row.value - row.null.median) < abs(row.null.median) / 2
+    assert row.null.low - 0.02 < row.value < row.null.high + 0.02
+
+
+def data(x: torch.Tensor) -> TokenData:
+    return TokenData(tokens=x.double(), name="test")
+
+
+def rows_on(x: torch.Tensor, draws: int = 19) -> dict:
+    problem = on_data.read(data(x))
+    assert not isinstance(problem, Unsupported)
+    return {row.quantity: row for row in collect(on_data.measure(problem, generator(), draws=draws))[0]}
+
+
+def test_data_that_cluster_and_their_noise():
+    rows = rows_on(tokens(0.5))
+    assert rows[SHARE].value == pytest.approx(0.5, abs=0.1)
+    assert rows[SHARE].value > rows[SHARE].null.high
+    noise = noise_like(data(tokens(0.5)), generator(1))
+    row = rows_on(noise.tokens)[SHARE]
+    assert row.null.low < row.value < row.null.high
+
+
+def test_clusters_of_the_flow_and_the_half_space():
+    signs = torch.tensor([1.0, -1, 1, -1, 1, -1])[:, None]
+    x = tokens(0.9, n=24) - 2
+    assert rows_on(x)[on_data.CLUSTERS].value < rows_on(x * signs)[on_data.CLUSTERS].value
+    assert rows_on(x.abs())[on_data.HALF_SPACE].verdict == "holds"
+    assert rows_on(torch.cat([x, -x], 1))[on_data.HALF_SPACE].verdict == "fails"
+
+
+def test_missing_tokens_do_not_attract():
+    x = tokens(n=4).double()
+    u = torch.nn.functional.normalize(x, dim=-1)
+    valid = torch.ones(4, 6, dtype=torch.bool)
+    valid[:, 4:] = False
+    velocity = on_data.field(u * valid[..., None], beta=2.0, valid=valid)
+    assert torch.equal(velocity[:, 4:], torch.zeros(4, 2, 8, dtype=torch.float64))
+    assert torch.allclose(velocity[:, :4], particles.softmax_field(u[:, :4], beta=2.0))
+
+
+@pytest.mark.parametrize(("x", "reason"), [(torch.zeros(5, 4, 3), "no token has a direction"), (torch.ones(5, 1, 3), "one token")])
+def test_data_without_pairs_are_refused(x: torch.Tensor, reason: str):
+    problem = on_data.read(data(x))
+    assert isinstance(problem, Unsupported)
+    assert reason in problem.reason

@@ -1,0 +1,64 @@
+r"""What one measures of a sequence of unit vectors: energy, mean cosine, clusters, and whether it lies in a half-space.
+
+The energy :math:`E(X) = n^{-2} \sum_{ij} e^{\beta (\langle x_i, x_j \rangle - 1)}` lies in (0, 1] and is 1 only if all tokens are equal. It
+never falls along SA and USA. Tokens in an open half-space end in one cluster, whatever the scores. Independent tokens with a symmetric law
+lie in one with the probability of Wendel, :math:`2^{-(n-1)} \sum_{k<d} \binom{n-1}{k}`.
+Sources: :cite:t:`geshkovski2025mathematical`, :cite:t:`wendel1962problem`.
+"""
+
+import math
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from .dynamics import unit
+
+SAME = 0.999  # cosine above which two tokens belong to one cluster
+
+
+def energy(X: Float[Tensor, "*batch n d"], *, beta: float) -> Float[Tensor, "*batch"]:
+    """Computes E(X) of unit vectors, ``[*batch]``."""
+    return torch.exp(beta * (X @ X.mT - 1)).mean((-2, -1))
+
+
+def mean_cosine(X: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
+    """Computes the mean cosine of the pairs of different tokens, ``[*batch]``."""
+    X, n = unit(X), X.shape[-2]
+    return (X.sum(-2).square().sum(-1) - X.square().sum((-2, -1))) / (n * (n - 1))
+
+
+def count_clusters(
+    X: Float[Tensor, "batch n d"], *, same: float = SAME, valid: Bool[Tensor, "batch n"] | None = None
+) -> Int[Tensor, " batch"]:
+    """Counts the clusters of each sequence: connected components of the pairs of tokens with a cosine above ``same``.
+
+    Args:
+        X: tokens, ``[batch, n, d]``.
+        same: smallest cosine of neighbours.
+        valid: tokens that count, ``[batch, n]``; None: all.
+    """
+    from scipy.sparse.csgraph import connected_components
+
+    X = unit(X)
+    near = (X @ X.mT > same).cpu().numpy()
+    kept = np.ones(near.shape[:2], dtype=bool) if valid is None else valid.cpu().numpy()
+    counts = [connected_components(one[np.ix_(row, row)], directed=False)[0] if row.any() else 0 for one, row in zip(near, kept)]
+    return torch.tensor(counts)
+
+
+def half_space_probability(n: int, d: int) -> float:
+    """Computes the probability that n independent points of dimension d with a symmetric law lie in an open half-space."""
+    return sum(math.comb(n - 1, k) for k in range(min(d, n))) / 2 ** (n - 1)
+
+
+def in_half_space(X: Float[Tensor, "n d"]) -> bool:
+    """Returns whether all tokens have a positive inner product with some vector: the linear program X w >= 1 has a solution."""
+    from scipy.optimize import linprog
+
+    x = unit(X).double().cpu().numpy()
+    if bool((x @ x.sum(0) > 1e-9).all()):
+        return True  # their mean will do
+    found = linprog(np.zeros(x.shape[1]), A_ub=-x, b_ub=-np.ones(len(x)), bounds=(None, None), method="highs")
+    return found.status == 0

@@ -1,0 +1,252 @@
+r"""Do the tokens of a network cluster, and does its attention move them as the theory says?
+
+Passive, per block, on the residual stream after its attention has been added (the output of the block if no addition was found):
+
+* **within-less-between cosine** D, and its share of the largest possible value (:mod:`.within_between`). The share is the headline: D alone
+also
+  rises if positions or a direction that all tokens share become smaller, and then a comparison with untrained networks would call that
+  clustering. Each has two chance levels: the sequences are permuted at each position, within a batch, and untrained networks.
+* **mean cosine** within a sequence, and between sequences at other positions. Their difference is D.
+
+Padded tokens, those to which no query may attend, and tokens without direction are left out, and so is a class token. Of long sequences at
+most :data:`POSITIONS` positions count, evenly spaced.
+
+* **alignment with V = I**: the mean cosine of the displacement of a token by attention and the mean of the attended tokens, both without
+  their component along the token. It is 1 if V is a positive multiple of the identity, as the theory assumes. In the null the attended mean
+  is that of another sequence at the same position. Below :data:`ALIGNED` the theory does not cover the block.
+* **rise of the mean cosine** by the attention. Its prediction moves each token by the same length towards the attended mean.
+
+Active, :data:`MOSAICS`: the network runs on sequences whose tokens are exchanged with those of other sequences at the same positions.
+Attention mixes unrelated tokens too, and after it they have something in common. This chance level contains positions, anisotropy and such
+mixing; on noise the exchanged sequences have the same law as the given ones, so nothing can be found.
+Sources: :cite:t:`geshkovski2025mathematical`; the quantities are our own.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Generator, Tensor
+
+from ...core.measurement import Measurement, Null, judge
+from ...core.metric import ActivationKind, Activations, Metric
+from ...core.sources import Source
+from ...core.statistics import RANGE_DRAWS, permutations
+from ...core.theory import InNetworks, Response
+from ...metrics.class_token import ClassTokenMetric
+from .within_between import PERMUTED, Sums, directions, pair_sums, position_permutations, shuffled
+
+NAME, SOURCE = "particles", Source("geshkovski2025mathematical", status="own")
+SHARE = "within-less-between cosine, share of its largest value"
+DIFFERENCE = "within-less-between cosine"
+WITHIN, BETWEEN = "mean cosine within a sequence", "mean cosine between sequences at other positions"
+ALIGNMENT, RISE = "alignment of attention's displacement with V = I", "rise of the mean cosine by attention"
+OTHER_FIELD, EXCHANGED = "attended means of other sequences", "inputs with tokens of other sequences"
+POSITIONS, FIELD_SEQUENCES = 64, 16  # positions of a sequence, and sequences of a batch in which the displacement is measured
+ROUNDING = 1e-5  # share of a squared norm below which the component across the token is rounding
+ALIGNED = 0.9  # smallest cosine at which V counts as a positive multiple of the identity
+MOSAIC_SEQUENCES = 64  # sequences of the response
+
+
+class SequenceClusters(ClassTokenMetric):
+    """Within-less-between cosine of the tokens of each block.
+
+    Attributes:
+        sums: by layer, ``[9 + 2 draws]``: sequences, left out tokens and tokens, then :class:`.Sums`: pairs, variance, within, draws.
+        present: by layer, which tokens of the current batch are not padding, ``[n or 1, T]``.
+    """
+
+    kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention", "features")
+
+    def reset(self) -> None:
+        """Starts a new measurement."""
+        super().reset()
+        self.present: dict[int, Bool[Tensor, "n T"]] = {}
+
+    def update(self, activations: Activations) -> None:
+        """Adds one block; of an attention, only which tokens are padding."""
+        layer = activations.layer
+        if activations.kind == "attention":
+            self.recognise(activations.tokens)
+            if activations.mask is not None and activations.first_head == 0:
+                self.present[layer] = activations.mask.any(dim=2).any(dim=1)
+            return
+        skip = int(self.recognise(activations.tokens))
+        after = activations.output if activations.after_attention is None else activations.after_attention
+        x = after.detach()[:, skip:]
+        n, T = x.shape[:2]
+        mask = self.present.pop(layer, None)
+        keep = torch.linspace(0, T - 1, min(T, POSITIONS)).round().long().to(x.device)
+        x = x[:, keep] if T > POSITIONS else x
+        u, valid = directions(x)
+        found = valid
+        if mask is not None and mask.shape[-1] == T + skip and len(mask) in (1, n):
+            found = mask[:, skip:][:, keep].expand(n, -1)
+            valid = valid & found
+        left = found.sum() - valid.sum() if mask is not None else valid.numel() - valid.sum()
+        sums = pair_sums(u.float(), valid, draws=self.draws if n > 1 else 0)
+        draws = sums.draws.flatten() if n > 1 else u.new_zeros(2 * self.draws).double()
+        head = torch.stack([torch.as_tensor(float(n)), left.cpu(), valid.sum().cpu()]).double()
+        self.add((layer,), torch.cat([head, *(part.cpu() for part in (sums.pairs, sums.variance, sums.within, draws))]))
+
+    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
+        """Returns four rows per layer; one with the reason where there is no share."""
+        rows = []
+        for (layer,), (n, left, tokens, *numbers) in sorted((place, sums.tolist()) for place, sums in self.sums.items()):
+            columns: dict[str, Any] = {"layer": layer, "n": int(n), "source": SOURCE}
+            if left:
+                columns["note"] = f"{int(left)} tokens without a direction are left out"
+            parts = torch.tensor(numbers, dtype=torch.float64)
+            sums = Sums(parts[:2], parts[2:4], parts[4:6], parts[6:].reshape(-1, 2)[:draws])
+            if reason := why_not(sums, tokens):
+                rows.append(Measurement(NAME, "in network", SHARE, None, side=">=", reason=reason, **columns))
+                continue
+            within, scale = float(sums.within[0] / sums.within[1]), float(sums.variance[0] / sums.variance[1])
+            chance = None if not draws else Null(PERMUTED, sums.chance)
+            relative = None if not draws else Null(PERMUTED, tuple(draw / scale for draw in sums.chance))
+            rows.append(Measurement(NAME, "in network", SHARE, sums.share, null=relative, side=">=", **columns))
+            rows.append(Measurement(NAME, "in network", DIFFERENCE, sums.difference, null=chance, side=">=", **columns))
+            rows.append(Measurement(NAME, "in network", WITHIN, within, **columns))
+            rows.append(Measurement(NAME, "in network", BETWEEN, within - sums.difference, **columns))
+        return rows
+
+
+def why_not(sums: Sums, tokens: float) -> str:
+    """Returns the reason why the share cannot be computed; empty if it can."""
+    if tokens < 1:
+        return "no token has a direction: all are zero, or not finite"
+    if float(sums.variance[1]) < 1:
+        return "needs batches of at least two sequences with tokens at common positions"
+    if float(sums.within[1]) < 1:
+        return "sequences of one token have no pairs"
+    if not float(sums.pairs[1]) > 1e-6:
+        return "needs two sequences with two tokens at common positions"
+    if not float(sums.variance[0]) > 1e-6 * tokens:
+        return "all sequences have the same tokens"
+    return ""
+
+
+class ValueAlignment(Metric):
+    """Alignment of attention's displacement with V = I, and the rise of the mean cosine, from up to 16 sequences of each batch.
+
+    Attributes:
+        sums: by layer, ``[5 + draws]``: sequences, tokens, sums of the alignment, of the rise and of its prediction, and of the alignment
+            in each draw of the null. All zero where attention or its addition to the stream is not known.
+        fields: by layer, the mean attended token in the current batch, ``[n, T, d]``.
+    """
+
+    kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention", "features")
+    draws: int = RANGE_DRAWS
+
+    def reset(self) -> None:
+        """Starts a new measurement."""
+        super().reset()
+        self.fields: dict[int, Float[Tensor, "n T d"]] = {}
+
+    def update(self, activations: Activations) -> None:
+        """Stores the attended means of a block's first attention, and compares them with the displacement at its end."""
+        layer = activations.layer
+        if activations.kind == "attention":
+            weights, tokens = activations.weights, activations.tokens
+            n, T, _ = tokens.shape
+            if activations.first_head == 0 and weights is not None and (len(weights), *weights.shape[2:]) == (n, T, T):
+                some = torch.linspace(0, n - 1, min(n, FIELD_SEQUENCES)).long().to(tokens.device)
+                self.fields[layer] = weights[some].mean(1) @ tokens[some] if n > FIELD_SEQUENCES else weights.mean(1) @ tokens
+            return
+        field, count = self.fields.pop(layer, None), min(self.draws, RANGE_DRAWS)
+        sums = torch.zeros(5 + count, dtype=torch.float64)
+        x, after = activations.tokens.detach(), activations.after_attention
+        some = torch.linspace(0, len(x) - 1, min(len(x), FIELD_SEQUENCES)).long().to(x.device)
+        if field is not None and after is not None and field.shape == x[some].shape:
+            x, y = x[some], after.detach()[some]
+            sums[0] = len(x)
+            if bool(x.isfinite().all()) and bool(y.isfinite().all()):
+                sums[1:] = torch.stack(self._sums(x, y, field, count)).double().cpu()
+        self.add((layer,), sums)
+
+    def _sums(self, x: Tensor, y: Tensor, field: Tensor, draws: int) -> list[Tensor]:
+        """Returns tokens, alignment, rise, its prediction, and the alignment of each draw, summed over the tokens of a batch.
+
+        Components along a token, and norms, follow from inner products: P_x a and P_x b have the inner product <a, b> - <x, a><x, b> /
+        |x|^2.
+        """
+        n, T, _ = x.shape
+        moved = y - x
+        size, radial, length = (x * x).sum(-1), (x * moved).sum(-1), (moved * moved).sum(-1)
+        along, fields, both = (x * field).sum(-1), (field * field).sum(-1), (moved * field).sum(-1)
+        size = size.clamp(min=torch.finfo(size.dtype).tiny)
+        step, toward = length - radial.square() / size, fields - along.square() / size
+        used = (step > ROUNDING * length) & (toward > ROUNDING * fields)
+        step, toward = step.clamp(min=0).sqrt(), torch.where(used, toward, 1.0).sqrt()
+        product = torch.where(used, step * toward, 1.0)
+        # The predicted token is own * x + scale * field. It keeps the radial part of the displacement, which decides how far it turns.
+        scale = torch.where(used, step / toward, 0.0)
+        own = 1 + radial / size - scale * along / size
+        norm = (own.square() * size + 2 * own * scale * along + scale.square() * fields).clamp(min=1e-30).sqrt()
+        after = 1 / (size + 2 * radial + length).clamp(min=1e-30).sqrt()
+        before, after = (_pairs(_weighted(1 / size.sqrt(), x), T), _pairs(_weighted(after, y), T))
+        predicted = _pairs(_weighted(own / norm, x) + _weighted(scale / norm, field), T)
+        sums = [used.sum(), ((both - radial * along / size) / product)[used].sum()]
+        sums += [(after - before).sum() * T, (predicted - before).sum() * T]
+        for order in permutations(n, draws):
+            other = field[order.to(x.device)]
+            along, fields = (x * other).sum(-1), (other * other).sum(-1)
+            toward = (fields - along.square() / size).clamp(min=1e-30).sqrt()
+            cosines = ((moved * other).sum(-1) - radial * along / size) / (step.clamp(min=1e-30) * toward)
+            sums.append(cosines[used].sum())
+        return sums
+
+    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
+        """Returns two rows per layer, or one with the reason."""
+        rows = []
+        for (layer,), (n, tokens, total, rise, predicted, *chance) in sorted((place, sums.tolist()) for place, sums in self.sums.items()):
+            columns: dict[str, Any] = {"layer": layer, "n": int(n), "source": SOURCE}
+            if not tokens:
+                reason = "attention moves no token, or tokens are not finite" if n else "no addition of attention to the stream was found"
+                rows.append(Measurement(NAME, "in network", ALIGNMENT, None, side=">=", reason=reason, **columns))
+                continue
+            value = total / tokens
+            null = Null(OTHER_FIELD, tuple(draw / tokens for draw in chance[:draws])) if draws and n > 1 else None
+            covered = value >= ALIGNED
+            verdict = "holds" if covered else "fails"
+            limit = {"op": ">=", "threshold": ALIGNED, "verdict": verdict, "side": ">="}
+            rows.append(Measurement(NAME, "in network", ALIGNMENT, value, null=null, **limit, **columns))
+            limit = {"op": ">=", "threshold": 0.0, "verdict": judge(rise / tokens, ">=", 0.0, covered=covered)}
+            rows.append(Measurement(NAME, "in network", RISE, rise / tokens, predicted=predicted / tokens, **limit, **columns))
+        return rows
+
+
+def _weighted(weights: Float[Tensor, "n T"], X: Float[Tensor, "n T d"]) -> Float[Tensor, "n d"]:
+    """Returns the weighted sum of the tokens of each sequence."""
+    return (weights[:, None] @ X).squeeze(1)
+
+
+def _pairs(total: Float[Tensor, "n d"], T: int) -> Float[Tensor, " n"]:
+    """Returns the mean cosine of the pairs of T tokens from the sum of their directions; 0 for sequences of one token."""
+    return (total.square().sum(1) - T) / max(T * (T - 1), 1)
+
+
+def mosaics(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
+    """Makes the inputs of :data:`MOSAICS` from tokens ``[n, T, d]``, ids ``[n, T]`` or images ``[n, c, h, w]``.
+
+    Images are exchanged in blocks of a quarter of their sides, which keep what the patches inside a block have in common; without such
+    blocks, and for a single sequence, there is no null. The order of the permutations is the same for all networks, so ``generator`` is not
+    used.
+    """
+    data = data[:MOSAIC_SEQUENCES]
+    n = len(data)
+    if n < 2 or data.ndim not in (2, 3, 4):
+        return {"value": data}
+    if data.ndim < 4:
+        return {"value": data, "null": [shuffled(data, order) for order in position_permutations(n, data.shape[1], RANGE_DRAWS)]}
+    c, h, w = data.shape[1:]
+    if h % 4 or w % 4:
+        return {"value": data}
+    blocks = data.reshape(n, c, 4, h // 4, 4, w // 4).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
+    made = [shuffled(blocks, order) for order in position_permutations(n, 16, RANGE_DRAWS)]
+    return {"value": data, "null": [each.unflatten(1, (4, 4)).permute(0, 3, 1, 4, 2, 5).reshape(data.shape) for each in made]}
+
+
+MOSAICS = Response("exchanged tokens", inputs=mosaics, metrics=lambda: (SequenceClusters(),), null_kind=EXCHANGED)
+IN_NETWORKS = InNetworks(metrics=lambda: (SequenceClusters(), ValueAlignment()), headline=SHARE, side=">=", responses=(MOSAICS,))

@@ -1,0 +1,176 @@
+r"""The ladder: from the theory's flow on independent tokens to trained networks.
+
+The quantity is the within-less-between cosine as a share of its largest value, after the last attention for the flow and the models of this
+file, and the mean over blocks in other networks. The theory predicts one cluster per sequence, 1, whatever the tokens are. The null
+permutes the sequences at each position, 299 draws. Trained networks have a further row, the share on inputs whose tokens are exchanged
+between sequences at each position: it shows how much of the clustering attention does to unrelated tokens.
+
+The trained models of this file are layers :math:`x \leftarrow \mathrm{normalise}(x + \eta\, \mathrm{softmax}(\beta x B x^\top) x V)` on
+embedded tokens, with a linear classifier of the mean token: first V = I, then V free.
+Source: :cite:t:`geshkovski2025mathematical`.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
+
+from ...core.ladder import Ladder, Rung
+from ...core.measurement import Measurement, Null
+from ...core.sources import Source
+from ...core.statistics import LADDER_DRAWS, fixed_generator
+from ...data.digits import digits as load_digits
+from ...data.image_data import Images
+from ...data.tokens import TokenData
+from ...models.embedding import build
+from ...models.vit import ViT
+from ...probes.respond import respond
+from ...training.fitting import fit
+from ...training.tasks import Classification
+from ...training.trained_rungs import STEPS, headline_in, trained_network, trained_network_rungs
+from .clusters import mean_cosine
+from .dynamics import flow, softmax_field, unit
+from .equiangular import common_cosine
+from .in_networks import IN_NETWORKS, MOSAICS, SHARE, mosaics
+from .within_between import PERMUTED, directions, pair_sums
+
+NAME, SOURCE = "particles", Source("geshkovski2025mathematical", status="own")
+COSINE, ACCURACY = "mean cosine within a sequence", "accuracy"
+UNRELATED = "the same on inputs with exchanged tokens, mean over 19 exchanges"
+LADDER = Ladder(quantity=SHARE, unit="", side=">=", null_kind=PERMUTED)
+SEQUENCES, TOKENS, DIM, BETA, TIME = 64, 16, 128, 1.0, 6.0
+LAYERS, WIDTH, TRAINING_STEPS, MEASURED = 4, 32, 150, 256
+
+
+def rows_of(tokens: Float[Tensor, "n T d"], **columns: object) -> Iterator[Measurement]:
+    """Yields the share of one set of tokens beside its null, and the mean cosine."""
+    sums = pair_sums(*directions(tokens), draws=LADDER_DRAWS)
+    scale = sums.difference / sums.share
+    null = Null(PERMUTED, tuple(draw / scale for draw in sums.chance))
+    yield LADDER.row(NAME, sums.share, predicted=1.0, basis="limit", null=null, n=len(tokens), source=SOURCE, **columns)
+    yield Measurement(NAME, "rung", COSINE, float(sums.within[0] / sums.within[1]), n=len(tokens), source=SOURCE)
+
+
+def independent(generator: Generator) -> Iterator[Measurement]:
+    """Measures SA on independent uniform tokens, and the common cosine that the equation predicts."""
+    X = unit(torch.randn(SEQUENCES, TOKENS, DIM, generator=generator, dtype=torch.float64))
+    after = flow(X, partial(softmax_field, beta=BETA), times=(TIME,), tolerance=1e-5)[-1]
+    expected = float(common_cosine((TIME,), n=TOKENS, beta=BETA)[0])
+    share, cosine = rows_of(after, note=f"time {TIME:g}")
+    yield share
+    yield replace(cosine, predicted=expected)
+
+
+def digit_tokens(generator: Generator) -> Float[Tensor, "n T d"]:
+    """Returns patches of digits without those that are zero: sequences of 10 of their other patches, in order, ``[n, 10, d]``."""
+    data = load_digits().tokens
+    order = torch.randperm(len(data), generator=generator)
+    kept = [x[x.abs().sum(-1) > 0][:10] for x in data[order]]
+    return torch.stack([x for x in kept if len(x) == 10][:SEQUENCES]).double()
+
+
+def real(generator: Generator, *, scores: bool) -> Iterator[Measurement]:
+    """Measures SA on the patches of digits, with B = I or with random scores."""
+    X = digit_tokens(generator)
+    d = X.shape[-1]
+    B = torch.randn(d, d, generator=generator, dtype=torch.float64) / d**0.5 if scores else None
+    after = flow(X, partial(softmax_field, beta=BETA, bilinear=B), times=(TIME,), tolerance=1e-5)[-1]
+    yield from rows_of(after, note=f"time {TIME:g}; mean cosine {float(mean_cosine(X).mean()):.2f} at the start")
+
+
+class ParticleModel(nn.Module):
+    """Embedded tokens that move on the sphere by attention, and a linear classifier of their mean.
+
+    Args:
+        token_dim: dimension of the tokens.
+        classes: number of classes.
+        free_value: whether V of each layer is trained; otherwise it is the identity.
+    """
+
+    def __init__(self, token_dim: int, classes: int, *, free_value: bool):
+        super().__init__()
+        self.embed, self.head = nn.Linear(token_dim, WIDTH), nn.Linear(WIDTH, classes)
+        self.bilinear = nn.Parameter(torch.randn(LAYERS, WIDTH, WIDTH) / WIDTH**0.5)
+        self.value = nn.Parameter(torch.eye(WIDTH).repeat(LAYERS, 1, 1), requires_grad=free_value)
+
+    def states(self, tokens: Float[Tensor, "b n d"]) -> list[Float[Tensor, "b n w"]]:
+        """Returns the tokens after the embedding and after each layer."""
+        X = nn.functional.normalize(self.embed(tokens), dim=-1)
+        states = [X]
+        for B, V in zip(self.bilinear, self.value):
+            X = nn.functional.normalize(X + torch.softmax(X @ B @ X.mT, -1) @ X @ V, dim=-1)
+            states.append(X)
+        return states
+
+    def forward(self, tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b k"]:
+        return self.head(self.states(tokens)[-1].mean(1))
+
+
+def trained(generator: Generator, *, free_value: bool) -> Iterator[Measurement]:
+    """Trains the model of this file on the digits and measures its last tokens."""
+    train, validation = load_digits().split(0.7, generator)
+    model = build(lambda: ParticleModel(train.tokens.shape[2], train.classes, free_value=free_value), generator)
+    task = _fitted(model, train, validation, generator)
+    assert isinstance(model, ParticleModel)
+    inputs = validation.tokens[:MEASURED].float()
+    with torch.no_grad():
+        after = model.states(inputs)[-1]
+        made = mosaics(inputs, {}, generator)
+        chance = [pair_sums(*directions(model.states(each)[-1].double())).share for each in made["null"]]
+    yield from rows_of(after.double())
+    yield Measurement(NAME, "rung", UNRELATED, sum(chance) / len(chance), n=len(made["value"]), source=SOURCE)
+    yield Measurement(NAME, "rung", ACCURACY, task.evaluate(model)[0].value or 0.0, unit="share", source=SOURCE)
+
+
+def _fitted(model: nn.Module, train: TokenData, validation: TokenData, generator: Generator) -> Classification:
+    """Trains a model by AdamW and returns its task."""
+    task = Classification(train, validation)
+    parameters = [each for each in model.parameters() if each.requires_grad]
+    fit(model, task, optimiser=torch.optim.AdamW(parameters, lr=3e-3), steps=TRAINING_STEPS, clip=1.0, generator=generator)
+    model.eval()
+    return task
+
+
+def in_network(model: nn.Module, samples: TokenData | Images, *, name: str, steps: int) -> Iterator[Measurement]:
+    """Yields the headline in a network, and the same on inputs with exchanged tokens."""
+    row = headline_in(model, samples, NAME, IN_NETWORKS, name=name, steps=steps)
+    yield replace(row, predicted=1.0, basis="limit", source=SOURCE)
+    inputs = mosaics(samples.tokens.float(), {}, fixed_generator()) if isinstance(samples, TokenData) else {}
+    if "null" in inputs:
+        table = respond(model, inputs, MOSAICS.metrics(), name=name).table.select(quantity=SHARE)
+        if nulls := [each.null.mean for each in table if each.value is not None and each.null is not None]:
+            yield Measurement(NAME, "rung", UNRELATED, sum(nulls) / len(nulls), n=len(inputs["value"]), source=SOURCE)
+
+
+def vision(generator: Generator, *, depth: int) -> Iterator[Measurement]:
+    """Trains a vision transformer of this depth on the digits and measures it."""
+    train, validation = load_digits().split(0.7, generator)
+    _, seq, dim = train.tokens.shape
+    model = build(lambda: ViT.for_tokens(seq, dim, train.classes, dim=WIDTH, depth=depth, heads=2), generator)
+    task = _fitted(model, train, validation, generator)
+    yield from in_network(model, validation[:MEASURED], name="ViT", steps=TRAINING_STEPS)
+    yield Measurement(NAME, "rung", ACCURACY, task.evaluate(model)[0].value or 0.0, unit="share", source=SOURCE)
+
+
+def recipe(name: str, generator: Generator, images: tuple[Images, Images] | None = None) -> Iterable[Measurement]:
+    """Measures the network of a recipe that all theories share."""
+    model, samples = trained_network(name, generator.initial_seed(), images)
+    return in_network(model, samples, name=name, steps=STEPS)
+
+
+LADDER = replace(
+    LADDER,
+    rungs=(
+        Rung("SA, independent tokens", "", independent, column="own setting", covered=True),
+        Rung("SA, patches of digits", "independent uniform tokens", partial(real, scores=False), column="real tokens", covered=True),
+        Rung("random scores", "scores with B = I", partial(real, scores=True), column="real tokens", covered=True),
+        Rung("B trained, V = I", "scores not trained for a task", partial(trained, free_value=False), column="everything trained"),
+        Rung("B and V trained", "V = I", partial(trained, free_value=True), column="everything trained"),
+        Rung("one block of a ViT", "tokens on a sphere, no MLP", partial(vision, depth=1), column="full block"),
+        Rung("four blocks", "one block", partial(vision, depth=4), column="depth"),
+        *trained_network_rungs(recipe),
+    ),
+)

@@ -2,10 +2,9 @@ r"""Do the tokens of a network cluster, and does its attention move them as the 
 
 Passive, per block, on the residual stream after its attention has been added (the output of the block if no addition was found):
 
-* **within-less-between cosine** D, and its share of the largest possible value (:mod:`.within_between`). The share is the headline: D alone
-also
-  rises if positions or a direction that all tokens share become smaller, and then a comparison with untrained networks would call that
-  clustering. Each has two chance levels: the sequences are permuted at each position, within a batch, and untrained networks.
+* **within-less-between cosine** D, and its share of the largest possible value (:mod:`.within_between`). The share is the headline:
+  D alone also rises if positions or a direction that all tokens share become smaller, and then a comparison with untrained networks would
+  call that clustering. Each has two chance levels: the sequences are permuted at each position, within a batch, and untrained networks.
 * **mean cosine** within a sequence, and between sequences at other positions. Their difference is D.
 
 Padded tokens, those to which no query may attend, and tokens without direction are left out, and so is a class token. Of long sequences at

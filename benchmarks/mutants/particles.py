@@ -8,15 +8,9 @@ MUTANTS = (
     Mutant(f"{P}.dynamics.tangent", "Y - (X * Y)", "Y + (X * Y)", "flipped sign", "a projection that doubles the radial part"),
     Mutant(f"{P}.dynamics.softmax_field", "return tangent(X, ", "return (", "missing projection", "SA without its projection"),
     Mutant(f"{P}.dynamics.attention", "beta * (X @ keys.mT)", "2 * beta * (X @ keys.mT)", "wrong factor", "twice the inverse temperature"),
-    Mutant(f"{P}.dynamics.attention", ".triu(1)", ".triu(0)", "wrong factor", "a causal mask that hides the token itself"),
+    Mutant(f"{P}.dynamics.attention", ".triu(1)", ".tril(-1)", "swapped function", "a mask that hides earlier tokens"),
     Mutant(f"{P}.dynamics.unnormalised_field", " / X.shape[-2]", "", "wrong normaliser", "USA without 1/n"),
-    Mutant(
-        f"{P}.dynamics.pre_norm_field",
-        "attention(X, beta=beta) @ X",
-        "unit(attention(X, beta=beta) @ X)",
-        "wrong normaliser",
-        "steps of length one",
-    ),
+    Mutant(f"{P}.dynamics.pre_norm_field", "X = unit(Z)", "X = Z", "wrong normaliser", "layers that attend to tokens of any length"),
     # One common cosine.
     Mutant(f"{P}.equiangular.softmax_rate", "return 2 * (1 - g)", "return (1 - g)", "dropped factor", "half the speed of SA"),
     Mutant(

@@ -75,12 +75,14 @@ def _estimate(generator: Generator, *, early: bool) -> Evidence:
     for _ in range(20):
         n, beta = 2 + int(torch.randint(31, (), generator=generator)), _beta(generator) / 2
         start = n * math.exp(beta) / 2
+        first = 2 * consensus_estimate(start, n=n, beta=beta)
+        largest = max(largest, first, 1 / first)
         times = (start + 10 * torch.rand(4, generator=generator, dtype=torch.float64).sort().values).tolist()
         if early:
             n, beta, times = 2, beta / 100, [0.0]
         for t, g in zip(times, common_cosine(times, n=n, beta=beta)):
             largest = max(largest, float(1 - g) / consensus_estimate(t, n=n, beta=beta))
-    return Evidence(largest, 1.0, "<=")
+    return Evidence(largest, 1 + 1e-12, "<=")
 
 
 def _dimension(generator: Generator, *, common: float) -> Evidence:
@@ -99,17 +101,21 @@ def _dimension(generator: Generator, *, common: float) -> Evidence:
 
 def _separation(generator: Generator, *, normalised: bool) -> Evidence:
     """Measures the distance of the slope of log(beta T) in beta from 1 - g_0; T is when two particles reach the cosine .9."""
-    cosine, logs, betas = 0.4 * float(torch.rand((), generator=generator)), [], (8.0, 10.0, 12.0)
+    cosine, logs, betas = 0.4 * float(torch.rand((), generator=generator)), [], (8.0, 12.0)
     X = _tokens(cosine, 2, 4, generator)
     for beta in betas:
         # A grid of factors of 1.02 around the prediction. USA is faster: there the exponent is -g_0 instead of 1 - g_0.
         expected = separation_time(beta=beta, cosine=cosine) * (1.0 if normalised else 2 * math.exp(-beta))
         times = (expected * 1.02 ** torch.arange(-40, 60, dtype=torch.float64)).tolist()
         field = partial(softmax_field if normalised else unnormalised_field, beta=beta)
-        arrived = int((mean_cosine(flow(X, field, times=times, tolerance=1e-6)) < 0.9).sum())
-        if not 0 < arrived < len(times):
-            return Evidence(math.nan, 0.05, "<=", converged=False, note="the tokens join outside of the grid of times")
-        logs.append(math.log(beta * times[arrived]))
+        now, state = 0.0, X
+        for t in times:  # one after the other: once the tokens have joined, USA would need steps of e^-beta
+            now, state = t, flow(state, field, times=(t - now,), tolerance=1e-6)[0]
+            if float(mean_cosine(state)) >= 0.9:
+                break
+        if now in (times[0], times[-1]):
+            return Evidence(1.0, 0.05, "<=", note="the tokens join at no time near the prediction")
+        logs.append(math.log(beta * now))
     slope = (logs[-1] - logs[0]) / (betas[-1] - betas[0])
     return Evidence(abs(slope - (1 - cosine)), 0.05, "<=", detail={"slope": slope, "cosine": cosine})
 
@@ -181,9 +187,9 @@ CLAIMS = (
     ),
     Claim(
         id="particles/consensus-estimate",
-        statement=r"For $t \ge t_0 = n e^\beta / 2$ in SA from orthogonal tokens, $1 - g(t) \le \frac12 \exp(-n (t - t_0) / (n + "
-        r"e^{\beta/2}))$.",
-        measures="largest ratio of 1 - g to the estimate, 80 times",
+        statement=r"For $t \ge t_0 = n e^\beta / 2$ in SA from orthogonal tokens, $1 - g(t) \le \frac12 \exp(-n (t - t_0) / "
+        r"(n + e^{\beta/2}))$. At $t_0$ this is $\frac12$.",
+        measures="largest ratio of 1 - g to the estimate, 80 times; and of the estimate at t_0 to 1/2, or 1/2 to it",
         source=OWN,
         assumptions=("2 to 32 tokens", "beta uniform in [0, 2]", "times in [t_0, t_0 + 10]"),
         check=lambda generator: _estimate(generator, early=False),

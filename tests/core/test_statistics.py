@@ -41,6 +41,8 @@ def test_permutation_p_counts_ties_and_is_never_zero():
     assert permutation_p(1.0, draws, "<=") == 4 / 5
     assert permutation_p(9.0, draws, ">=") == 1 / 5
     assert permutation_p(1.5, draws, "==", predicted=1.4) == 1 / 5
+    assert permutation_p(1.5, draws, "!=", predicted=1.4) == 1
+    assert permutation_p(9.0, draws, "!=", predicted=1.4) == 1 / 5
     with pytest.raises(ValueError, match="<>"):
         permutation_p(1.0, draws, "<>")
 
@@ -80,11 +82,11 @@ def test_permutations_depend_on_the_size_alone_and_earlier_rows_stay():
     assert permutations(6, 0).shape == (0, 6)
 
 
-@pytest.mark.parametrize("side", [">=", "<=", "=="])
+@pytest.mark.parametrize("side", [">=", "<=", "==", "!="])
 def test_rank_sum_p_enumerates_all_choices(side):
     generator = np.random.default_rng(3)
     values, draws = generator.normal(0.5, 1, 3), generator.normal(0, 1, 6)
-    extreme = {">=": lambda x: x, "<=": lambda x: -x, "==": lambda x: -abs(x - 0.4)}[side](np.array([*values, *draws]))
+    extreme = {">=": lambda x: x, "<=": lambda x: -x, "==": lambda x: -abs(x - 0.4), "!=": lambda x: abs(x - 0.4)}[side](np.array([*values, *draws]))
     ranks = stats.rankdata(extreme)
     sums = [ranks[list(chosen)].sum() for chosen in combinations(range(9), 3)]
     expected = np.mean([total >= ranks[:3].sum() - 1e-9 for total in sums])

@@ -49,7 +49,7 @@ Basis = Literal["theory", "limit", "printed", "figure", "recomputed", "own setti
 - own setting: measured in the theory's own setting, the first rung of a ladder.
 """
 Op = Literal["<=", ">="]
-Side = Literal["<=", ">=", "=="]
+Side = Literal["<=", ">=", "==", "!="]  # "!=", farther from the prediction than chance, is the opposite of "=="
 VerdictName = Literal["consistent", "violated", "inconclusive", "not covered", "holds", "fails"]
 
 DEFAULT_SCOPE: Mapping[str, Scope] = {
@@ -134,7 +134,7 @@ class Null:
         """Computes the permutation p-value of a value on one side of the null, see :func:`~.statistics.permutation_p`.
 
         Raises:
-            ValueError: there are no draws, or ``side`` is "==" and ``predicted`` is None.
+            ValueError: there are no draws, or ``side`` is "==" or "!=" and ``predicted`` is None.
         """
         from .statistics import permutation_p
 

@@ -154,10 +154,11 @@ def permutation_p(value: float, draws: Sequence[float], side: str, *, predicted:
     Args:
         value: measured value.
         draws: null distribution.
-        side: ">=" counts draws >= value, "<=" draws <= value, "==" draws at least as close to ``predicted`` as the value is.
-        predicted: the theory's prediction; needed for "==".
+        side: ">=" counts draws >= value, "<=" draws <= value, "==" draws at least as close to ``predicted`` as the value is, "!=" draws at
+            least as far from it.
+        predicted: the theory's prediction; needed for "==" and "!=".
     Raises:
-        ValueError: there are no draws, the side is unknown, or ``predicted`` is missing for "==".
+        ValueError: there are no draws, the side is unknown, or ``predicted`` is missing for "==" or "!=".
     """
     if not len(draws):
         raise ValueError("a p-value needs at least one draw of the null, got none")
@@ -196,12 +197,13 @@ def rank_sum_p(values: Sequence[float], draws: Sequence[float], side: str, *, pr
 
 def _extremeness(values: Sequence[float], draws: Sequence[float], side: str, predicted: float | None) -> tuple[list[float], list[float]]:
     """Maps values and draws to numbers that are larger the more extreme they are on the side."""
-    if side == "==":
+    if side in ("==", "!="):
         if predicted is None:
-            raise ValueError('side "==" needs a predicted value, got none')
-        return [-abs(value - predicted) for value in values], [-abs(draw - predicted) for draw in draws]
+            raise ValueError(f'side "{side}" needs a predicted value, got none')
+        sign = -1 if side == "==" else 1
+        return [sign * abs(value - predicted) for value in values], [sign * abs(draw - predicted) for draw in draws]
     if side not in ("<=", ">="):
-        raise ValueError(f"side must be '<=', '>=' or '==', got {side!r}")
+        raise ValueError(f"side must be '<=', '>=', '==' or '!=', got {side!r}")
     sign = 1 if side == ">=" else -1
     return [sign * value for value in values], [sign * draw for draw in draws]
 

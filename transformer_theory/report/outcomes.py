@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .findings import Finding
     from .reached import Reached
 
-OTHER_SIDE: dict[str | None, Side] = {">=": "<=", "<=": ">="}
+OTHER_SIDE: dict[str | None, Side] = {">=": "<=", "<=": ">=", "==": "!="}
 Tested = TypeVar("Tested", "Finding", "Reached")
 
 
@@ -30,7 +30,7 @@ def side_of_null(row: Measurement) -> int | None:
     if row.null.p(row.value, row.side, predicted=row.predicted) <= LEVEL:
         return 1
     other = OTHER_SIDE.get(row.side)
-    return -1 if other is not None and row.null.p(row.value, other) <= LEVEL else 0
+    return -1 if other is not None and row.null.p(row.value, other, predicted=row.predicted) <= LEVEL else 0
 
 
 def side_of_own_null(entry: Entry) -> int | None:

@@ -25,7 +25,7 @@ OUTCOMES: dict[Outcome, str] = {
     "explained": "beyond the null, but within a second null of the same quantity, which gives as much",
     "nulls disagree": "beyond the null on one side, and beyond a second null of the same quantity on the other side",
     "at chance": "not distinguishable from the null, for want of an effect or of power",
-    "opposite": f"beyond all nulls on the side opposite to the prediction; false discovery rate at most {LEVEL:g}",
+    "opposite": f"beyond all nulls on the side opposite to the prediction, or farther from it; false discovery rate at most {LEVEL:g}",
     "not tested": "a null has too few draws",
     "not measured": "no value; the reason stands in the cell",
 }

@@ -86,7 +86,8 @@ def test_permutations_depend_on_the_size_alone_and_earlier_rows_stay():
 def test_rank_sum_p_enumerates_all_choices(side):
     generator = np.random.default_rng(3)
     values, draws = generator.normal(0.5, 1, 3), generator.normal(0, 1, 6)
-    extreme = {">=": lambda x: x, "<=": lambda x: -x, "==": lambda x: -abs(x - 0.4), "!=": lambda x: abs(x - 0.4)}[side](np.array([*values, *draws]))
+    measures = {">=": lambda x: x, "<=": lambda x: -x, "==": lambda x: -abs(x - 0.4), "!=": lambda x: abs(x - 0.4)}
+    extreme = measures[side](np.array([*values, *draws]))
     ranks = stats.rankdata(extreme)
     sums = [ranks[list(chosen)].sum() for chosen in combinations(range(9), 3)]
     expected = np.mean([total >= ranks[:3].sum() - 1e-9 for total in sums])

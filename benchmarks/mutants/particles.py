@@ -10,7 +10,7 @@ MUTANTS = (
     Mutant(f"{P}.dynamics.attention", "beta * (X @ keys.mT)", "2 * beta * (X @ keys.mT)", "wrong factor", "twice the inverse temperature"),
     Mutant(f"{P}.dynamics.attention", ".triu(1)", ".tril(-1)", "swapped function", "a mask that hides earlier tokens"),
     Mutant(f"{P}.dynamics.unnormalised_field", " / X.shape[-2]", "", "wrong normaliser", "USA without 1/n"),
-    Mutant(f"{P}.dynamics.pre_norm_field", "X = unit(Z)", "X = Z", "wrong normaliser", "layers that attend to tokens of any length"),
+    Mutant(f"{P}.dynamics.pre_norm_field", "beta=beta) @ X", "beta=beta) @ X - X", "missing term", "a stream whose norm does not grow"),
     # One common cosine.
     Mutant(f"{P}.equiangular.softmax_rate", "return 2 * (1 - g)", "return (1 - g)", "dropped factor", "half the speed of SA"),
     Mutant(

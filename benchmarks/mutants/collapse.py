@@ -22,7 +22,6 @@ MUTANTS = (
         "a covariance around the plain mean",
         equivalent="the two means differ by the order of the squared differences, which changes the covariance at its fourth order",
     ),
-    Mutant(f"{RESIDUALS}.exact_differences", "- total", "", "missing projection", "rows of weights that do not sum to 1"),
     Mutant(f"{RESIDUALS}.score_gradient", "- (A * P).sum(-1, keepdim=True)", "", "missing projection", "rows that do not sum to 0"),
     Mutant(f"{RESIDUALS}.value_gradient", "weights(tokens, W) @ tokens", "residual(tokens)", "missing term", "without the mean token"),
     # Random weights.

@@ -30,7 +30,7 @@ MUTANTS = (
     Mutant(f"{INITIAL}.cosine_after", "rho + (1 - rho)", "rho + 3 * (1 - rho)", "wrong factor", "too large a norm of the averages"),
     Mutant(f"{INITIAL}.mean_cosine", "- squares", "", "missing term", "the tokens with themselves counted as pairs"),
     Mutant(f"{INITIAL}.dimension", ".sum(-1).square()", ".sum(-1)", "wrong factor", "the trace without its square"),
-    Mutant(f"{INITIAL}.contraction_of_tokens", "1 / D - 1 / n", "1 / D", "missing term", "the sample's own 1/n counted twice"),
+    Mutant(f"{INITIAL}.contraction_of_tokens", "/ D - 1 / n", "/ D", "missing term", "the sample's own 1/n counted twice"),
     Mutant(f"{INITIAL}.equiangular_cosines", "(1 - rho) * A @ A.mT", "A @ A.mT", "dropped factor", "without 1 - rho"),
     Mutant(f"{INITIAL}.depth_cosine", "math.log1p(alpha**2)", "math.log1p(alpha)", "wrong factor", "alpha for its square"),
     Mutant(f"{INITIAL}.depth_cosine", "(n + growth)", "(1 + growth)", "wrong normaliser", "one token for n"),

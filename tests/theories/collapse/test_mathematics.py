@@ -13,7 +13,7 @@ from transformer_theory.theories.collapse.initialisation import (
     largest_variance,
 )
 from transformer_theory.theories.collapse.phases import row_deviation, standard_scores
-from transformer_theory.theories.collapse.residuals import mean_weights, near_tokens, weighted_covariance, weights
+from transformer_theory.theories.collapse.residuals import exact_differences, mean_weights, near_tokens, weighted_covariance, weights
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -114,11 +114,47 @@ def test_scores_have_the_deviation():
 
 def test_the_formula_of_any_tokens_is_that_of_equiangular_ones():
     v, rho, n, d = 0.4, 0.3, 64, 128
-    D = torch.tensor(1 / (1 / n + 1 / d), dtype=torch.float64)
+    D = torch.tensor((1 - 1 / n) / (1 / n + 1 / d), dtype=torch.float64)
     general = collapse.contraction_of_tokens(torch.tensor(v).double(), torch.tensor(rho).double(), n, D)
     assert float(general) ** 2 == pytest.approx(collapse.squared_contraction(v, rho, n, d))
     assert largest_variance(64) == 1
     assert largest_variance(4) == pytest.approx(math.log(4) / 2)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_the_formula_of_any_tokens_holds_for_few_tokens(n: int):
+    x = normal(n, 6) * torch.tensor([3.0, 2, 1, 1, 0.5, 0.2]) + 1
+    W = 0.05 / x.square().sum(1).mean() * normal(3000, 6, 6, seed=1)
+    v = row_deviation(x @ W @ x.mT).square().mean()
+    predicted = collapse.contraction_of_tokens(v, collapse.mean_cosine(x), n, collapse.dimension(x))
+    measured = collapse.contraction(weights(x, W), x.expand(3000, n, 6)).square().mean()
+    assert float(predicted) ** 2 == pytest.approx(float(measured), rel=0.1)
+
+
+def test_exact_differences_are_those_of_attention():
+    x, W, V = normal(6, 4), normal(4, 4, seed=1), normal(4, 3, seed=2)
+    mean, differences = exact_differences(x.mean(0, keepdim=True), collapse.residual(x), W, V)
+    y = collapse.pure_attention(x, W[None], V[None])
+    assert torch.allclose(mean, y.mean(0, keepdim=True), rtol=1e-12)
+    assert torch.allclose(differences, collapse.residual(y), rtol=1e-12)
+    _, tiny = exact_differences(mean := normal(1, 4), 1e-7 * collapse.residual(x), W, V)
+    assert torch.allclose(tiny, collapse.cubic_law(mean + 1e-7 * collapse.residual(x), W, V), rtol=1e-6)
+
+
+def test_large_scores_delay_the_collapse_only():
+    for layers, low, high in ((5, 0.5, 1.0), (20, 0.0, 1e-6)):
+        x = collapse.stream(64, 64, layers, 1.0, generator(), deviation=9.0, skip=0.0)
+        assert low <= float(collapse.residual(x).norm() / x.norm()) <= high
+
+
+@pytest.mark.parametrize("n", [16, 64])
+def test_curves_have_the_mean_of_gaussian_scores(n: int):
+    # A metric averages some 512 rows, so the error of the table must be below the standard error of 512 rows.
+    table, scores = collapse.curves(n), standard_scores(20000, n, generator(5))
+    for s in (0.05, 0.2, 0.5, 1.0, 2.5):
+        direct = collapse.participation((s * scores).softmax(-1))
+        error = float(table.expected(torch.tensor([s]).double())) - float(direct.mean())
+        assert abs(error) < float(direct.std()) / 512**0.5
 
 
 def test_depth_by_recursion():
@@ -179,6 +215,13 @@ def test_contraction_of_known_heads():
     [
         (lambda: collapse.contraction(torch.eye(1).double(), normal(1, 3)), "n >= 2 tokens"),
         (lambda: collapse.contraction(torch.eye(2).double(), torch.ones(2, 3).double()), "tokens that differ"),
+        (lambda: collapse.contraction(2 * torch.eye(4).double(), normal(4, 3)), "must sum to 1"),
+        (lambda: collapse.contraction(torch.eye(4), normal(4, 3)), "share a dtype"),
+        (lambda: collapse.equiangular(4, 8, 1.5, generator()), "rho must lie"),
+        (lambda: collapse.squared_contraction(-1.0, 0.3, 8, 8), "the formula needs"),
+        (lambda: collapse.cosine_after(0.3, 2.0, 8, 8), "the formula needs"),
+        (lambda: collapse.depth_cosine(1.0, -1, 8), "layers at least 0"),
+        (lambda: collapse.gaussian_participation(0, 1.0, 3, generator()), "n at least 1"),
         (lambda: collapse.log_bound(normal(5, 3), normal(1, 1, 3, 3), normal(1, 1, 3, 3)[:, :0]), "W and V must be"),
         (lambda: collapse.log_bound(torch.ones(5, 3).double(), normal(1, 1, 3, 3), normal(1, 1, 3, 3)), "tokens that differ"),
     ],

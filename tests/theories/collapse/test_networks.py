@@ -140,6 +140,9 @@ def test_uniform_permutations():
         (attention(torch.full((3, 1, 4, 4), 0.25), torch.zeros(3, 4, 2)), CONTRACTION, "equal"),
         (attention(torch.full((3, 1, 4, 4), 0.25), torch.full((3, 4, 2), torch.nan)), CONTRACTION, "not finite"),
         (attention(torch.full((3, 1, 4, 4), torch.nan)), PHASE, "finite weights"),
+        (attention(torch.full((3, 1, 4, 4), torch.nan)), CONTRACTION, "sum to 1"),
+        (attention(torch.full((3, 1, 4, 4), 0.5)), CONTRACTION, "sum to 1"),
+        (attention(torch.tensor([1.5, -0.5, 0.0]).expand(3, 1, 3, 3)), CONTRACTION, "not negative"),
         (attention(torch.full((6, 1, 2, 2), 0.5), torch.randn(3, 4, 2)), CONTRACTION, "windows"),
         (attention(torch.full((3, 1, 4, 5), 0.2), torch.randn(3, 4, 2)), CONTRACTION, "other than the module's own"),
     ],
@@ -149,6 +152,41 @@ def test_inputs_that_do_not_fit_give_one_row_with_the_reason(activations: Activa
     assert row.value is None
     assert reason in row.reason
     assert row.null is None
+
+
+def test_attention_to_as_many_other_tokens_is_noticed():
+    x, memory, K, Q = (torch.randn(*shape, generator=generator(seed)) for seed, shape in enumerate(((4, 7, 6), (4, 7, 6), (6, 3), (6, 3))))
+    for keys, measured in ((x, True), (memory, False)):
+        query, key = (x @ Q)[:, None], (keys @ K)[:, None]
+        W = (K @ Q.mT)[None]
+        seen = Activations("a", 0, "attention", x, x, query=query, key=key, weights=(query @ key.mT).softmax(-1), bilinear=W)
+        row = rows_of(seen)[CONTRACTION]
+        assert (row.value is not None) == measured
+        assert measured or "other than the module's own" in row.reason
+
+
+def test_each_head_has_its_own_mask():
+    mask = torch.stack([torch.ones(7, 7, dtype=torch.bool), causal_mask(7, 7)])[None]
+    weights, tokens = softmax(scores(5, heads=2), mask), torch.randn(5, 7, 8, generator=generator(2))
+    metric, alone = collapse.HeadContraction(), collapse.HeadContraction()
+    metric.update(attention(weights, tokens, mask))
+    alone.update(attention(weights[:, 1:], tokens, mask[:, 1:]))
+    two, one = metric.compute(draws=5), alone.compute(draws=5)
+    pairs = zip([r for r in two if r.head == 1], [r for r in one if r.head == 0])
+    for first, second in pairs:
+        if first.quantity == CONTRACTION:
+            assert first.value == pytest.approx(second.value)
+            assert first.null.draws == pytest.approx(second.null.draws)
+
+
+def test_one_sequence_that_is_not_finite_changes_nothing_else():
+    weights = scores(5).softmax(-1)
+    spoilt = weights.clone()
+    spoilt[2, 0, 0, 0] = torch.nan
+    tokens, others = torch.randn(5, 7, 8, generator=generator(2)), [0, 1, 3, 4]
+    rows, expected = rows_of(attention(spoilt, tokens)), rows_of(attention(weights[others], tokens[others]))
+    assert rows[CONTRACTION].value == pytest.approx(expected[CONTRACTION].value)
+    assert rows[RANDOM].value == pytest.approx(expected[RANDOM].value)
 
 
 def test_a_zero_patch_has_no_effect_on_the_reasons():

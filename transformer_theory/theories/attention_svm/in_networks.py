@@ -27,7 +27,7 @@ from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator
 from ...core.theory import InNetworks
 from ...core.validation import converted, finite, integers
-from ...metrics.coding.rates import coordinates
+from ...metrics.own_tokens import attends_elsewhere
 from .constraint_set import Constraints
 from .sign_flips import SignFlips
 from .solvers import BATCHED_SIZE, DIRECT_SIZE, dual_multipliers, frobenius_max_margin, many_dual_multipliers
@@ -40,8 +40,6 @@ SINGLE_TOKEN = "inputs have a single token, so there is nothing to select"
 FOREIGN_TOKENS = "attention to tokens other than the module's own, which the probe does not see"
 SOURCE = Source("tarzanagh2023transformers")
 SOLVER_TOL = 1e-9  # largest accepted KKT residual of a max-margin solution; it suffices for cosines of three digits
-OWN_TOKENS_SAMPLE = 16  # number of tokens per sequence whose scores are compared
-OWN_TOKENS_COSINE = 0.9  # smallest cosine between stored and recomputed scores of a head that attends to its own tokens
 
 
 @dataclass(frozen=True)
@@ -248,7 +246,7 @@ class AlignmentMetric(Metric):
         tokens = (tokens if bool(finite_rows.all()) else tokens[finite_rows]).to("cpu", torch.promote_types(tokens.dtype, torch.float32))
         place = (activations.layer, activations.first_head)
         W = activations.bilinear.detach().clone()  # a module may return its own parameters, which training changes in place
-        self._store(place, tokens, W.cpu(), torch.tensor(_attends_elsewhere(activations, W)))
+        self._store(place, tokens, W.cpu(), torch.tensor(attends_elsewhere(activations, W)))
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> list[Measurement]:
         """Returns, per layer and head, the cosine with its null distribution, and the smallest margin relative to the largest possible.
@@ -331,30 +329,6 @@ class AlignmentMetric(Metric):
         elif stored is not None and len(stored):
             tokens = stored  # sequences of different lengths cannot form one tensor; the earlier ones stay
         self.tokens[place], self.bilinear[place], self.foreign[place] = tokens, W, foreign
-
-
-def _attends_elsewhere(activations: Activations, W: Float[Tensor, "heads d d"]) -> bool:
-    r"""Returns whether the module attends to tokens other than its own, judged by its queries and keys; False if these are not known.
-
-    The stored scores of queries and keys are compared with :math:`x^\top W x`. Both are centred over queries and over keys, so that
-    biases of the projections and terms common to all keys cancel.
-    """
-    T, d = activations.tokens.shape[1:]
-    query, key = activations.query, activations.key
-    if W.shape[1:] != (d, d) or query is None or key is None or len(key) != len(activations.tokens):
-        return False
-    if query.shape[2] != T or key.shape[2] < T:
-        return True
-    # A few tokens of three finite sequences suffice to distinguish the two cases.
-    sample = torch.isfinite(activations.tokens[:8]).flatten(1).all(1).nonzero()[:3]
-    positions = torch.linspace(0, T - 1, min(T, OWN_TOKENS_SAMPLE), device=sample.device).long()
-    x = activations.tokens[sample, positions].double()
-    queries, keys = (vectors.movedim(1, 2)[sample, positions].movedim(2, 1).double() for vectors in (query, key))
-    actual, expected = queries @ keys.mT, coordinates(x, W.double().mT) @ x[:, None].mT
-    actual, expected = (
-        s - s.mean(-1, keepdim=True) - s.mean(-2, keepdim=True) + s.mean((-1, -2), keepdim=True) for s in (actual, expected)
-    )
-    return float((actual * expected).sum()) < OWN_TOKENS_COSINE * float(actual.norm() * expected.norm())
 
 
 IN_NETWORKS = InNetworks(metrics=lambda: (AlignmentMetric(),), headline=COSINE, side=">=")

@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
+from ...core.validation import same_dtype
 from .phases import participation
 from .residuals import residual
 
@@ -66,14 +67,19 @@ def contraction(weights: Weights, tokens: Float[Tensor, "*batch n d"]) -> Float[
     r"""Computes :math:`|\mathrm{res}(A X)|_F / |\mathrm{res}(X)|_F` of each sequence, ``[*batch]``.
 
     Raises:
-        ValueError: weights do not fit the tokens, there is a single token, or a sequence has equal tokens.
+        ValueError: weights do not fit the tokens or are no distributions, there is a single token, or a sequence has equal tokens.
     """
+    if tokens.ndim < 2:
+        raise ValueError(f"tokens must be [*batch, n, d], got {list(tokens.shape)}")
     n = tokens.shape[-2]
     if weights.shape[-2:] != (n, n) or n < 2:
         raise ValueError(f"weights must be [*batch, n, n] for n >= 2 tokens, got {list(weights.shape)} for {n}; pass self-attention")
+    same_dtype(weights=weights, tokens=tokens)
+    if not bool(((weights.sum(-1) - 1).abs() < 1e-2).all()):
+        raise ValueError("each row of weights must sum to 1, got one that does not, or NaN; normalise the rows")
     gram = normalised_gram(tokens)
     if not bool((gram.diagonal(dim1=-2, dim2=-1).sum(-1) > 0).all()):
-        raise ValueError("contraction needs tokens that differ, got a sequence whose tokens are equal; leave it out")
+        raise ValueError("contraction needs tokens that differ, got a sequence whose tokens are equal or not finite; leave it out")
     return squared_contraction_of(weights, gram).sqrt()
 
 

@@ -3,7 +3,8 @@ r"""How much each head of a network contracts the differences between tokens, an
 * **contraction** (:mod:`.heads`): the differences between tokens after :math:`A X` over those before, X the tokens that the attention
   reads, as root mean square over sequences. 0: all tokens become equal; 1: identity. The null permutes the keys of each row. With a
   causal or other mask that rows do not share, the permutations stay within the allowed keys, and uniform attention has a contraction
-  above 0.
+  above 0. The null is a head that picks keys at random, not a network that has learnt nothing: random W exceeds it as well, since its rows
+  share the covariance of the tokens. Untrained networks show what training changed.
 * **contraction of random weights**: the prediction of :mod:`.initialisation` from the tokens and the variance of the scores alone. It
   covers untrained networks whose rows see all keys; trained weights are not random.
 * **participation less that of Gaussian scores** with the same number of keys and the same variance within each row (:mod:`.phases`);
@@ -27,6 +28,7 @@ from ...core.metric import ActivationKind, Activations, Metric, Place
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator
 from ...core.theory import InNetworks
+from ...metrics.own_tokens import attends_elsewhere
 from .heads import normalised_gram, permute_keys, squared_contraction_of
 from .initialisation import contraction_of_tokens, largest_variance
 from .phases import curves, participation
@@ -39,6 +41,7 @@ DONG, REM = Source("dong2021attention", status="own"), Source("giorlandino2025tw
 STORED, NUMBERS, QUERIES = 32, 2**21, 16  # sequences and numbers per module; queries whose participation is compared
 OTHER_KEYS = "attention in windows, or to keys other than the module's own tokens"
 SINGLE, EQUAL = "sequences have a single token", "all tokens of a sequence are equal, or not finite"
+WEIGHTS = "no sequence has weights that are finite and not negative, and whose rows sum to 1"
 TOO_LARGE = "scores vary more within a row than the formula allows: a variance of 1, or half of log n"
 NO_SCORES = "no row of weights has two allowed keys with finite weights that sum to 1"
 
@@ -48,7 +51,7 @@ class Stored:
     """What the metric keeps of one module, for sequences of one length.
 
     Attributes:
-        weights: ``[n, heads, q, k]``, -1 on keys that are not allowed.
+        weights: ``[n, heads, q, k]``, -1 on keys that are not allowed, NaN where a weight is negative.
         gram: normalised inner products of the residuals of the tokens, ``[n, q, q]``; zeros where the tokens are equal or not finite.
         spread: 1 minus the mean cosine of the tokens, ``[n]``.
     """
@@ -64,10 +67,13 @@ class Stored:
         assert weights is not None
         chosen = slice(most)  # the first ones, so that two halves merge to the same sequences as one pass
         used = weights[chosen].detach().float()
+        used = torch.where(used < 0, torch.nan, used)
         if (mask := activations.mask) is not None:
             used = used.masked_fill(~mask.expand_as(weights)[chosen], -1.0)
         q, inside = used.shape[2], _inside(used)
-        if len(tokens) == len(weights) and q == used.shape[3] == tokens.shape[1]:
+        W = activations.bilinear
+        own = len(tokens) == len(weights) and q == used.shape[3] == tokens.shape[1]
+        if own and (W is None or not attends_elsewhere(activations, W.detach())):
             x = tokens[chosen].detach().double()
             # Zeros, which have no differences, stand for sequences that are not finite.
             x = torch.where(x.isfinite().all(-1).all(-1)[:, None, None], x, 0.0)
@@ -93,7 +99,8 @@ class Stored:
     @property
     def allowed(self) -> Bool[Tensor, "n heads q k"] | None:
         """True for allowed keys; None if all are."""
-        return None if float(self.weights.amin()) >= 0 else self.weights >= 0
+        hidden = self.weights < 0
+        return ~hidden if bool(hidden.any()) else None
 
 
 class HeadContraction(Metric):
@@ -146,8 +153,8 @@ class HeadContraction(Metric):
 
 
 def _inside(weights: Float[Tensor, "n heads q k"]) -> Bool[Tensor, "n k"]:
-    """Returns which keys any query of the first head may see, from weights that are -1 elsewhere; the others are padding."""
-    return (weights[:, 0] >= 0).any(1)
+    """Returns which keys any query may see, from weights that are -1 elsewhere; the others are padding."""
+    return ~(weights < 0).all(2).all(1)
 
 
 def _root_mean(squares: Sequence[Float[Tensor, "n heads"]], head: int) -> float:
@@ -165,22 +172,25 @@ def _contractions(stored: Sequence[Stored], draws: int, generator: Generator):
         if each.gram.shape[-1] < 2:
             reason = SINGLE
             continue
-        usable = (each.gram.diagonal(dim1=1, dim2=2).sum(-1) > 0.5) & each.weights.isfinite().flatten(1).all(1)
+        differ, weights = each.gram.diagonal(dim1=1, dim2=2).sum(-1) > 0.5, each.weights.clamp(min=0)
+        rows_fit = ((weights.sum(-1) - 1).abs() < 1e-2) | ~_inside(each.weights)[:, None]  # false for NaN
+        usable = differ & rows_fit.flatten(1).all(1)
         if not bool(usable.any()):
-            reason = EQUAL
+            reason = WEIGHTS if bool(differ.any()) else EQUAL
             continue
-        weights, gram = each.weights[usable].clamp(min=0), each.gram[usable, None]
+        weights, gram = weights[usable], each.gram[usable, None]
         allowed, inside = each.allowed, None
         if allowed is not None:
-            allowed, inside = allowed[usable, :1], _inside(each.weights)[usable, None]
-            if bool((allowed != inside[:, :, None]).any(-1)[inside].any()):
+            allowed, inside = allowed[usable], _inside(each.weights)[usable, None]
+            if bool((allowed == allowed[:, :1]).all()):
+                allowed = allowed[:, :1]
+            if bool((allowed != inside[:, :, None]).any(-1)[inside.expand(allowed.shape[:3])].any()):
                 note = "rows see different keys: uniform attention contracts less than to 0"
         values.append(squared_contraction_of(weights, gram, inside))
         for draw in chance:
             draw.append(squared_contraction_of(permute_keys(weights, generator, allowed=allowed), gram, inside))
         if allowed is None:
-            deviation, fits = _deviations(weights, None)
-            v = torch.where(fits, deviation.square(), 0.0).mean(-1)
+            v = _deviations(weights, None)[0].square().mean(-1)
             n, spread = weights.shape[-1], each.spread[usable, None]
             D = gram.square().sum((-2, -1)).reciprocal()  # tr(C) = 1
             predicted.append(contraction_of_tokens(v.clamp(max=1.0), 1 - spread, n, D).square())

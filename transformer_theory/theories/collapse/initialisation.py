@@ -12,9 +12,10 @@ The first term: each query draws its own :math:`n e^{-v}` tokens. The second: th
 the cubic law of :mod:`.residuals`. For tokens of any geometry the second term has the *dimension* :math:`D = \mathrm{tr}(C)^2 / |C|_F^2`
 of the tokens of a sequence, with their covariance C: for :math:`v \to 0`
 
-.. math:: c^2 = (1 - \rho)\, v / D, \qquad 1 - \rho = \mathrm{tr}(C) / E|x|^2,
+.. math:: c^2 = \frac{\mathrm{tr}(C)}{E|x|^2} \frac{v}{D} = \Bigl(1 - \frac1n\Bigr) (1 - \rho) \frac{v}{D},
 
-and random directions in d dimensions have :math:`1/D = 1/n + 1/d`. :func:`contraction_of_tokens` joins both.
+with the mean cosine :math:`\rho` of pairs of different tokens; random directions in d dimensions have
+:math:`(1 - 1/n) / D = 1/n + (1 - 1/n) / d`. :func:`contraction_of_tokens` joins both.
 
 **Any v.** Equiangular tokens have :math:`\langle y_i, y_j \rangle \propto \rho + (1-\rho) \langle a_i, a_j \rangle` exactly.
 
@@ -34,7 +35,13 @@ from .residuals import residual, weights
 
 
 def equiangular(n: int, d: int, rho: float, generator: Generator) -> Float[Tensor, "n d"]:
-    r"""Draws n tokens of norm :math:`\sqrt d` in random directions whose pairwise cosines are :math:`\rho` up to :math:`O(1/\sqrt d)`."""
+    r"""Draws n tokens of norm :math:`\sqrt d` in random directions whose pairwise cosines are :math:`\rho` up to :math:`O(1/\sqrt d)`.
+
+    Raises:
+        ValueError: rho is not in [0, 1].
+    """
+    if not 0 <= rho <= 1:
+        raise ValueError(f"the cosine rho must lie in [0, 1], got {rho:g}")
     common = torch.randn(1, d, generator=generator, dtype=torch.float64)
     own = torch.randn(n, d, generator=generator, dtype=torch.float64)
     # Each part has norm sqrt(d) exactly, so the cosines are those of the mixture up to the overlaps of random directions.
@@ -75,7 +82,15 @@ def dimension(tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
 
 
 def squared_contraction(v: float, rho: float, n: int, d: float) -> float:
-    """Returns the squared contraction of one layer of equiangular tokens; see the module's docstring."""
+    """Returns the squared contraction of one layer of equiangular tokens; see the module's docstring.
+
+    Raises:
+        ValueError: v, rho, n or d are outside the formula.
+    """
+    if not (0 <= v < 700 and 0 <= rho <= 1 and n >= 2 and d > 0):
+        raise ValueError(
+            f"the formula needs 0 <= v < 700, rho in [0, 1], n >= 2 and d > 0, got v = {v:g}, rho = {rho:g}, n = {n}, d = {d:g}"
+        )
     return (math.exp(v) - math.exp(rho * v)) / n + (1 - rho) * v / d
 
 
@@ -92,11 +107,11 @@ def largest_variance(n: int) -> float:
 def contraction_of_tokens(
     v: Float[Tensor, "*batch"], rho: Float[Tensor, "*#batch"], n: int, D: Float[Tensor, "*#batch"]
 ) -> Float[Tensor, "*batch"]:
-    """Computes the contraction that random weights have on tokens of dimension D, mean cosine rho and score variance v, ``[*batch]``.
+    r"""Computes the contraction that random weights have on tokens of dimension D, mean cosine rho and score variance v, ``[*batch]``.
 
-    Up to second order in v this is the formula of equiangular tokens, with 1/D - 1/n in place of 1/d.
+    To first order in v this is :math:`(1 - 1/n)(1 - \rho) v / D`; the rest is that of equiangular tokens.
     """
-    shared = (1 / D - 1 / n).clamp(min=0)
+    shared = ((1 - 1 / n) / D - 1 / n).clamp(min=0)  # D is at most n - 1
     return ((v.exp() - (rho * v).exp()) / n + (1 - rho) * v * shared).clamp(min=0).sqrt()
 
 
@@ -108,8 +123,14 @@ def equiangular_cosines(A: Float[Tensor, "n n"], rho: float) -> Float[Tensor, "n
 
 
 def depth_cosine(alpha: float, layers: int, n: int) -> float:
-    r"""Returns :math:`G / (n + G)` with :math:`G = (1 + \alpha^2)^L - 1`, the cosine after L layers of an orthogonal start."""
-    growth = math.expm1(layers * math.log1p(alpha**2))
+    r"""Returns :math:`G / (n + G)` with :math:`G = (1 + \alpha^2)^L - 1`, the cosine after L layers of an orthogonal start.
+
+    Raises:
+        ValueError: there is no token, or the number of layers is negative.
+    """
+    if n < 1 or layers < 0:
+        raise ValueError(f"n must be at least 1 and layers at least 0, got n = {n} and layers = {layers}")
+    growth = math.expm1(min(layers * math.log1p(alpha**2), 700.0))  # exp(710) leaves the range of float64
     return growth / (n + growth)
 
 

@@ -26,7 +26,7 @@ from torch import Generator, Tensor
 from ...core.statistics import fixed_generator
 
 WEAK, FROZEN = 0.5**0.5, 2**0.5  # values of b at which the law of the participation changes
-SAMPLES, LARGEST = 256, 40.0  # rows of a table, and its largest standard deviation of the scores
+SAMPLES, LARGEST = 2048, 40.0  # rows of a table, and its largest standard deviation of the scores
 NUMBERS = 2**18  # largest number of scores behind one table, unless it has fewer than 16 rows
 
 
@@ -49,7 +49,13 @@ def limit(b: float, n: int) -> float:
 
 
 def gaussian_participation(n: int, b: float, rows: int, generator: Generator) -> Float[Tensor, " rows"]:
-    r"""Draws the participation of n independent Gaussian scores of standard deviation :math:`b \sqrt{\log n}`, ``[rows]`` float64."""
+    r"""Draws the participation of n independent Gaussian scores of standard deviation :math:`b \sqrt{\log n}`, ``[rows]`` float64.
+
+    Raises:
+        ValueError: b is negative, or there is no key.
+    """
+    if n < 1 or not b >= 0:
+        raise ValueError(f"b must be at least 0 and n at least 1, got b = {b:g} and n = {n}")
     scores = torch.randn(rows, n, generator=generator, dtype=torch.float64)
     return participation((b * math.log(n) ** 0.5 * scores).softmax(-1))
 
@@ -77,22 +83,27 @@ class Curves:
 
     def _place(self, s: Float[Tensor, " m"]) -> tuple[Int[Tensor, " m"], Float[Tensor, " m"]]:
         right = torch.searchsorted(self.grid, s.contiguous()).clamp(1, len(self.grid) - 1)
-        left, width = self.grid[right - 1], self.grid[right] - self.grid[right - 1]
-        return right, ((s - left) / width).clamp(0, 1)
+        left, end = self.grid[right - 1].square(), self.grid[right].square()
+        return right, ((s.square() - left) / (end - left)).clamp(0, 1)
 
     def expected(self, s: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
-        """Returns the mean participation at standard deviations s, by linear interpolation."""
+        """Returns the mean participation at standard deviations s, by interpolation."""
         right, share = self._place(s)
-        return self.mean[right - 1].lerp(self.mean[right], share)
+        return _between(self.mean[right - 1], self.mean[right], share)
 
     def draw(self, s: Float[Tensor, " m"], generator: Generator) -> Float[Tensor, " m"]:
         """Draws a row for each standard deviation, and returns its participation there."""
         rows = torch.randint(len(self.each), s.shape, generator=generator)
         right, share = self._place(s)
-        return self.each[rows, right - 1].lerp(self.each[rows, right], share)
+        return _between(self.each[rows, right - 1], self.each[rows, right], share)
 
 
-@lru_cache(maxsize=1024)
+def _between(left: Float[Tensor, " m"], right: Float[Tensor, " m"], share: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
+    """Interpolates logarithms, linearly in s^2: exact for e^{s^2} / n, the participation of small scores."""
+    return left.log().lerp(right.log(), share).exp()
+
+
+@lru_cache(maxsize=128)
 def curves(n: int) -> Curves:
     """Returns the curves of rows of n keys, the same in each call.
 
@@ -104,7 +115,8 @@ def curves(n: int) -> Curves:
     # Points are dense where the curve bends, at standard deviations up to a few units.
     grid = LARGEST * torch.linspace(0, 1, 49, dtype=torch.float64).square()
     rows = min(SAMPLES, max(16, NUMBERS // n))
-    scores = standard_scores(rows, n, fixed_generator())
+    half = standard_scores(rows // 2, n, fixed_generator())
+    scores = torch.cat([half, -half])  # the skewness, which dominates the error of the mean at small s, cancels
     each = torch.stack([participation((s * scores).softmax(-1)) for s in grid.tolist()], 1)
     return Curves(grid, each, each.mean(0))
 

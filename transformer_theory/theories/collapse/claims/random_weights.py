@@ -209,7 +209,8 @@ CLAIMS = (
     ),
     Claim(
         id="collapse/any-tokens",
-        statement=r"For tokens of any geometry $c^2 = (1-\rho) v / D$ to first order in v, with $D = \mathrm{tr}(C)^2 / |C|_F^2$.",
+        statement=r"For tokens of any geometry $c^2 = (1 - 1/n)(1-\rho) v / D$ to first order in v, with "
+        r"$D = \mathrm{tr}(C)^2 / |C|_F^2$.",
         measures="larger absolute logarithm of the ratio of measured, mean of 40 W, to formula, of two kinds of tokens",
         source=REM,
         assumptions=(

@@ -50,9 +50,9 @@ class Depth(RandomExperiment):
         return sorted({2**k for k in range(self.layers.bit_length()) if 2**k <= self.layers} | {self.layers})
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the residual after up to six layers without skip connection, and the cosine after L layers with them."""
+        """Yields the residual after up to ten layers without skip connection, and the cosine after L layers with them."""
         generator = self.generator()
-        pure = np.full((len(DEVIATIONS), min(self.layers, 6)), np.nan)
+        pure = np.full((len(DEVIATIONS), min(self.layers, 10)), np.nan)
         for row, deviation in enumerate(DEVIATIONS):
             for layer in range(pure.shape[1]):
                 runs = [
@@ -100,7 +100,7 @@ class Depth(RandomExperiment):
         for values, deviation, tint in zip(result.arrays["residual"], DEVIATIONS, shades(len(DEVIATIONS))):
             left.plot(range(1, len(values) + 1), values, "o-", color=tint, markersize=3, label=f"{deviation:g}")
         left.set(yscale="log", xlabel="layers without skip connection", ylabel="relative residual")
-        left.legend(title="score deviation", loc="lower right", fontsize=7)
+        left.legend(title="score deviation", loc="center right", fontsize=7)
         for values, (name, scaled), colour in zip(result.arrays["cosine"], BRANCHES.items(), (COLOURS[NAME], "#DDAA33")):
             depths = self.depths()
             right.plot(depths, values, "o", color=colour, markersize=4, label=LABELS[name])
@@ -113,6 +113,6 @@ class Depth(RandomExperiment):
         caption(
             figure,
             f"{self.tokens} orthogonal tokens of {self.width} dimensions, random weights, means of {self.runs} runs. Left: small scores "
-            "collapse in a few layers, large ones do not. Right: lines are the closed form.",
+            "collapse in a few layers, large ones within about ten. Right: lines are the closed form.",
         )
         return figure

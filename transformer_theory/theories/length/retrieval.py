@@ -43,7 +43,11 @@ class Sequences:
 
 
 def draw(n: int, keys: int, *, kind: Kind, generator: Generator) -> Sequences:
-    """Draws ``n`` sequences of ``keys`` tokens."""
+    """Draws ``n`` sequences of ``keys`` tokens.
+
+    Raises:
+        ValueError: the task is unknown, or a number is below 1.
+    """
     integers(n=n, keys=keys)
     if kind not in STEPS:
         raise ValueError(f"kind must be 'maximum' or 'needle', got {kind!r}")

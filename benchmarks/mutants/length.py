@@ -58,6 +58,6 @@ MUTANTS = (
         "log n, without the length of the training",
         equivalent="a larger factor keeps the needle as well",
     ),
-    Mutant(f"{LENGTH}.longer.continuum_weight", "(1 / (1 + ", "(1 / (2 + ", "wrong factor", "the winner twice"),
-    Mutant(f"{LENGTH}.longer.continuum_weight", "-ratio * gaps", "-2 * ratio * gaps", "wrong factor", "twice the ratio"),
+    Mutant(f"{LENGTH}.longer.continuum_weight", "math.exp(-t -", "math.exp(-2 * t -", "wrong factor", "the winner twice"),
+    Mutant(f"{LENGTH}.longer.continuum_weight", "ein / ratio", "ein / (2 * ratio)", "wrong factor", "twice the ratio"),
 )

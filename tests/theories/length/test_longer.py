@@ -70,12 +70,29 @@ def test_resampling_a_constant_is_uniform_and_a_large_pool_is_the_law():
 def test_the_continuum_is_the_limit_of_uniform_keys(ratio: float):
     n = 2000
     measured = float(length.top_weight(ratio * n * torch.rand(2000, n, generator=generator(), dtype=torch.float64)).mean())
-    assert length.continuum_weight(ratio, generator=generator(1)) == pytest.approx(measured, abs=0.02)
+    assert length.continuum_weight(ratio) == pytest.approx(measured, abs=0.02)
+    process = torch.empty(4000, math.ceil(60 / ratio) + 16, dtype=torch.float64).exponential_(generator=generator(1)).cumsum(-1)
+    assert length.continuum_weight(ratio) == pytest.approx(float((1 / (1 + (-ratio * process).exp().sum(-1))).mean()), abs=0.01)
 
 
 def test_a_small_ratio_of_the_continuum_has_weight_ratio():
     # The sum over the points of e^(-r Gamma) has the mean 1/r.
-    assert length.continuum_weight(0.02, generator=generator()) == pytest.approx(0.02, rel=0.05)
+    for ratio in (1e-6, 1e-3, 0.02):
+        assert length.continuum_weight(ratio) == pytest.approx(ratio - ratio**2 / 2, rel=1e-3)
+
+
+def test_log_n_keeps_a_lone_winner_only_above_the_critical_gap():
+    for ratio, grows in ((1.5, True), (0.5, False)):
+        gap = ratio * math.log(15)
+        weights = [float(length.winner_weight(gap * length.log_factor(n, 16), n)) for n in (16, 256, 4096)]
+        assert (weights == sorted(weights)) is grows
+        assert weights[2] > float(length.winner_weight(gap, 4096))
+
+
+def test_resampling_fails_if_queries_differ():
+    sizes = torch.tensor([0.2, 2.0]).repeat(1000)[:, None]
+    pool, long = sizes * scores_of(2000, 16), sizes * scores_of(2000, 256, seed=1)
+    assert length.resampled_top_weight(pool, 256, generator=generator()) > 1.5 * float(length.top_weight(long).mean())
 
 
 def test_gaussian_scores_have_the_given_variance():
@@ -110,7 +127,17 @@ def test_a_sink_and_the_rest_give_the_output():
         (lambda: length.resampled_top_weight(torch.zeros(0), 4, generator=generator()), "finite scores"),
         (lambda: length.resampled_top_weight(torch.ones(3), 0, generator=generator()), "n must be at least 1"),
         (lambda: length.log_factor(1, 16), "n must be at least 2"),
-        (lambda: length.continuum_weight(0.0, generator=generator()), "ratio must be positive"),
+        (lambda: length.continuum_weight(0.0), "ratio must be positive"),
+        (lambda: length.score_gap(torch.ones(3), allowed=torch.ones(4, dtype=torch.bool)), "allowed must be broadcastable"),
+        (lambda: length.winner_weight(1.0, 0), "n must be at least 1"),
+        (lambda: length.winner_weight(1.0, math.nan), "n must be at least 1"),
+        (lambda: length.kept_share(torch.ones(2), torch.tensor([math.nan])), "not NaN"),
+        (lambda: length.one_token_change(torch.ones(2), torch.ones(2, 1), 0.0, torch.ones(1), key=2), "one of 2 keys"),
+        (lambda: length.without_sink(torch.eye(2) / 2, torch.eye(2)), "sum to 1"),
+        (lambda: length.top_weight(torch.tensor([1.0, math.nan])), "not NaN"),
+        (lambda: length.resampled_top_weight(torch.ones(3), 4, generator=generator(), factor=math.nan), "factor must be positive"),
+        (lambda: length.train_head("largest", generator=generator(), steps=1), "'maximum' or 'needle'"),
+        (lambda: length.at_length(length.PooledHead(), "needle", 0, torch.ones(3), generator=generator()), "keys must be at least 1"),
         (lambda: length.without_sink(torch.eye(2), torch.eye(2)), "weight on other keys"),
     ],
 )

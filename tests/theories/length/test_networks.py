@@ -1,5 +1,6 @@
 """What heads hold on to, measured in networks: gaps, doubled keys, sinks, and tests on made inputs."""
 
+import dataclasses
 import math
 
 import pytest
@@ -137,6 +138,21 @@ def test_halves_merge_to_the_whole(metric: type):
     assert all(row.value is not None for row in found)
 
 
+def test_half_precision_does_not_move_the_null():
+    query, key = 2 * torch.randn(2, 16, 1, 12, 8, generator=generator())
+    exact = attention(query @ key.mT / 8**0.5)
+    half = dataclasses.replace(exact, weights=exact.weights.half())
+    (row, *_), (found, *_) = (rows_of(length.ScoreGaps, each, draws=19) for each in (exact, half))
+    assert found.value == pytest.approx(row.value, rel=0.1)
+    assert found.null.median == pytest.approx(row.null.median, rel=0.25)
+
+
+def test_the_weight_of_a_sink_is_shown_beside_uniform_attention_to_the_allowed_keys():
+    mask = torch.ones(4, 4, dtype=torch.bool).tril()[None, None]
+    (row,) = rows_of(length.SinkValue, attention(torch.zeros(3, 1, 4, 4), mask=mask))
+    assert row.note == "key 0 has a mean weight of 0.521, uniform attention 0.521"
+
+
 def test_a_sink_without_value_has_norm_zero():
     scores = torch.zeros(4, 1, 6, 6)
     scores[..., 2] = 3.0
@@ -156,6 +172,11 @@ def test_a_sink_without_value_has_norm_zero():
         (length.KeptShare, head(n=1), "batches of one sequence"),
         (length.KeptShare, attention(torch.zeros(4, 1, 5, 5), query=None, key=None), "unknown"),
         (length.KeptShare, attention(torch.randn(4, 1, 5, 5), query=torch.randn(4, 1, 5, 3), key=torch.randn(4, 1, 5, 3)), "a bias"),
+        (
+            length.KeptShare,
+            attention(1000 * torch.eye(5).expand(4, 1, 5, 5), **dict.fromkeys(("query", "key"), torch.randn(4, 1, 5, 3))),
+            "underflow",
+        ),
         (length.SinkValue, attention(torch.zeros(4, 1, 1, 1)), "one key"),
         (length.SinkValue, attention(torch.zeros(4, 1, 5, 5), value=torch.zeros(4, 1, 5, 2)), "zero"),
     ],

@@ -23,8 +23,8 @@ THEORY = Theory(
     statement=r"Bounded scores *disperse*: weights are $O(1/n)$, and one token moves the output by $O(1/n)$. The bound says nothing about "
     r"trained heads, but an identity does: with the *gap* $g = s_{\max} - \log \mathrm{mean}\, e^{s_j}$ over the other keys the largest "
     r"weight is $1/(1 + (n-1) e^{-g})$, and $g / \log(n-1) = 1$ is critical. Scores of short sequences predict the largest weight of long "
-    r"ones by *resampling*. Multiplying scores by $\log n$ keeps the weight on a needle, but not on the largest of n numbers, which needs "
-    r"a factor n. A *sink* of mass m contracts the branch by 1 - m.",
+    r"ones by *resampling*. Multiplying scores by $\log n$ keeps the weight on a needle with $g > \log(n-1)$, but not on the largest of n "
+    r"numbers, which needs a factor n. A *sink* of mass m contracts the branch by 1 - m.",
     sources=(
         Source("velickovic2025softmax"),
         Source("chiang2022overcoming"),

@@ -81,7 +81,9 @@ def _kept(generator: Generator, *, softmax: bool) -> Evidence:
 def _exchangeable(generator: Generator, *, same: bool) -> Evidence:
     """Measures the distance of the mean share R from 1/m, in standard errors, over 4,000 queries."""
     n, m, size = 16, int(torch.randint(2, 9, (), generator=generator)), _between(generator, 0.5, 4.0)
-    scores = size * torch.randn(4000, m, n, generator=generator, dtype=F64)
+    # A part that all sets share makes them exchangeable without being independent.
+    scores, shared = (torch.randn(4000, k, n, generator=generator, dtype=F64) for k in (m, 1))
+    scores = size * (scores + shared) / 2**0.5
     if not same:  # the further keys are copies of the lightest key of the first set
         scores[:, 1:] = scores[:, :1].amin(-1, keepdim=True)
     share = kept_share(scores[:, 0], scores[:, 1:].flatten(1))
@@ -96,18 +98,24 @@ LAWS: dict[str, Callable[[Generator, int, int], Tensor]] = {
 }
 
 
-def _resampled(generator: Generator, *, predict: bool) -> Evidence:
-    """Measures the largest distance of the mean largest weight at 64 to 1,024 keys from its prediction from 16, over three laws."""
+def _resampled(generator: Generator, *, independent: bool) -> Evidence:
+    """Measures the largest |log| of the mean largest weight at 64 to 1,024 keys over its prediction from 16, over three laws.
+
+    The control multiplies all scores of a sequence by .2 or by 2.
+    """
     worst, detail = 0.0, {}
+
+    def sizes(rows: int) -> Float[Tensor, "rows 1"] | float:
+        return 1.0 if independent else torch.where(torch.rand(rows, 1, generator=generator) < 0.5, 0.2, 2.0)
+
     for name, law in LAWS.items():
-        pool = law(generator, 4000, KEYS)
+        pool = sizes(16_000) * law(generator, 16_000, KEYS)
         for n in (64, 256, 1024):
-            value = float(top_weight(law(generator, 1000, n)).mean())
-            predicted = resampled_top_weight(pool.flatten(), n, generator=generator, samples=1000)
-            predicted = predicted if predict else float(top_weight(pool).mean())
-            worst = max(worst, abs(value - predicted))
+            value = float(top_weight(sizes(2000) * law(generator, 2000, n)).mean())
+            predicted = resampled_top_weight(pool, n, generator=generator, samples=2000)
+            worst = max(worst, abs(math.log(value / predicted)))
             detail |= {f"{name}, {n} keys": value, f"{name}, {n} keys, predicted": predicted}
-    return Evidence(worst, 0.06, "<=", detail=detail)
+    return Evidence(worst, 0.4, "<=", detail=detail)
 
 
 def _written(generator: Generator, kind: str, n: int, size: float, spread: float, rows: int = 400) -> Float[Tensor, "rows n"]:
@@ -132,7 +140,7 @@ def _log_n(generator: Generator, kind: str) -> Evidence:
 def _continuum(generator: Generator, *, factor: Callable[[int], float]) -> Evidence:
     """Measures the largest distance of the mean largest weight from the limit at s/16; scores s x are multiplied by ``factor(n)``."""
     size = _between(generator, 60.0, 160.0)
-    limit = continuum_weight(size / KEYS, generator=generator)
+    limit = continuum_weight(size / KEYS)
     found = {n: float(top_weight(factor(n) * size * torch.rand(2000, n, generator=generator, dtype=F64)).mean()) for n in (64, 256, 1024)}
     worst = max(abs(value - limit) for value in found.values())
     return Evidence(worst, 0.03, "<=", detail={f"{n} keys": x for n, x in found.items()} | {"limit": limit})
@@ -190,16 +198,16 @@ def _sequences(keys: int) -> int:
 
 
 def _at_length(generator: Generator, *, predict: bool) -> Evidence:
-    """Measures the largest distance of the mean largest weight of a trained head at 64 to 4,096 keys from its prediction."""
+    """Measures the largest |log| of the mean largest weight of a trained head at 64 to 4,096 keys over its prediction."""
     model = trained_head("maximum", generator.initial_seed())
     pool = short_scores(model, "maximum", generator=generator, sequences=4000)
     stays, worst, detail = float(top_weight(pool).mean()), 0.0, {}
     for n in LENGTHS[1:]:
         found = at_length(model, "maximum", n, pool, generator=generator, sequences=_sequences(n))
-        worst = max(worst, abs(found.top - (found.predicted if predict else stays)))
+        worst = max(worst, abs(math.log(found.top / (found.predicted if predict else stays))))
         detail |= {f"{n} keys": found.top, f"{n} keys, predicted": found.predicted, f"{n} keys, right key": found.right}
         detail[f"{n} keys, accuracy"] = found.accuracy
-    return Evidence(worst, 0.05, "<=", detail=detail | {"16 keys": stays})
+    return Evidence(worst, 0.2, "<=", detail=detail | {"16 keys": stays})
 
 
 def _vacuous(generator: Generator, *, trained: bool) -> Evidence:
@@ -267,28 +275,29 @@ CLAIMS = (
     ),
     Claim(
         id="length/exchangeable-keys",
-        statement=r"If m sets of keys are exchangeable, $E R = 1/m$ exactly, so each weight is divided by m on average.",
+        statement=r"If m sets of keys are exchangeable, $E R = 1/m$ exactly: the mean factor of each weight is 1/m.",
         measures="distance of the mean of 4,000 queries from 1/m, standard errors",
         source=OWN,
-        assumptions=("2 to 8 sets of 16 keys, Gaussian scores of standard deviation .5 to 4",),
+        assumptions=("2 to 8 sets of 16 keys, Gaussian scores of standard deviation .5 to 4, half of the variance shared by the sets",),
         check=lambda generator: _exchangeable(generator, same=True),
         control=lambda generator: _exchangeable(generator, same=False),
         control_description="the further keys are copies of the lightest key",
     ),
     Claim(
         id="length/resampling",
-        statement=r"If scores are independent, $n$ scores that are drawn with replacement from those of sequences of 16 keys predict the "
-        r"mean of $a_{\max}$ at n keys.",
-        measures="largest distance of the mean largest weight from its prediction",
+        statement=r"If all scores are independent draws of one law, $n$ scores that are drawn with replacement from those of sequences of "
+        r"16 keys predict the mean of $a_{\max}$ at n keys.",
+        measures="largest absolute logarithm of the mean largest weight over its prediction",
         source=OWN,
-        assumptions=("64 to 1,024 keys; scores Gaussian, uniform or exponential", "64,000 scores in the pool, means of 1,000 sequences"),
-        check=lambda generator: _resampled(generator, predict=True),
-        control=lambda generator: _resampled(generator, predict=False),
-        control_description="the largest weight stays as at 16 keys",
+        assumptions=("64 to 1,024 keys; scores Gaussian, uniform or exponential", "256,000 scores in the pool, means of 2,000 sequences"),
+        check=lambda generator: _resampled(generator, independent=True),
+        control=lambda generator: _resampled(generator, independent=False),
+        control_description="scores of a sequence share a factor, .2 or 2, as with queries that differ between sequences",
     ),
     Claim(
         id="length/needle-scaling",
-        statement=r"With scores multiplied by $\log n / \log 16$ a needle among like rivals keeps its weight up to 4,096 keys.",
+        statement=r"With scores multiplied by $\log n / \log 16$ a needle among like rivals, with a gap above the critical value "
+        r"$\log 15$, keeps its weight up to 4,096 keys.",
         measures="smallest weight of the winner at 64 to 4,096 keys, minus that at 16",
         source=CHIANG,
         assumptions=(r"gap of 1.5 to 2.5 times log 16 at 16 keys", "Gaussian rivals of standard deviation at most .3"),
@@ -299,7 +308,7 @@ CLAIMS = (
     Claim(
         id="length/continuum-scaling",
         statement=r"For scores $s x$ with uniform x the largest weight depends on $s/n$ alone, $E[1/\sum_k e^{-(s/n)\Gamma_k}]$ with a "
-        r"Poisson process $\Gamma$: scores must grow like n to keep it.",
+        r"Poisson process $\Gamma$, which is $\int_0^\infty e^{-t - (n/s) \mathrm{Ein}(t)} dt$: scores must grow like n to keep it.",
         measures="largest distance of the mean largest weight at 64 to 1,024 keys, scores multiplied by n/16, from the limit",
         source=OWN,
         assumptions=("s between 60 and 160, means of 2,000 sequences",),
@@ -344,10 +353,16 @@ CLAIMS = (
     ),
     Claim(
         id="length/retrieval-at-length",
-        statement=r"Scores of 16 keys predict the mean of $a_{\max}$ in a trained retrieval head at 64 to 4,096 keys.",
-        measures="largest distance of the mean largest weight from its prediction",
+        statement=r"Scores of 16 keys predict the mean of $a_{\max}$ in a trained retrieval head at 64 to 4,096 keys, if a score depends "
+        r"on its own key alone.",
+        measures="largest absolute logarithm of the mean largest weight over its prediction",
         source=OWN,
-        assumptions=(RETRIEVAL, "the right key is the largest of n uniform ones", "256 to 1,000 sequences at each length, pool of 64,000"),
+        assumptions=(
+            RETRIEVAL,
+            "the right key is the largest of n uniform ones",
+            "independent tokens, no positions, one query for all sequences: scores are independent draws of one law at every length",
+            "256 to 1,000 sequences at each length, pool of 64,000 scores",
+        ),
         check=lambda generator: _at_length(generator, predict=True),
         control=lambda generator: _at_length(generator, predict=False),
         control_description="the largest weight stays as at 16 keys",

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ...core.validation import converted
+from ...core.validation import SHARES_ATOL, converted, integers, number
 
 Scores = Float[Tensor, "*batch n"]
 Rows = Float[Tensor, "*batch"]
@@ -54,11 +54,13 @@ def score_gap(scores: Scores, *, allowed: Bool[Tensor, "..."] | None = None) -> 
     Returns:
         The gaps; infinite if no other key has weight, NaN if fewer than two keys are allowed.
     Raises:
-        ValueError: there are fewer than two keys, or a score is NaN or +inf.
+        ValueError: there are fewer than two keys, a score is NaN or +inf, or the mask does not fit.
     """
     check_scores(scores, keys=2)
     count = torch.full_like(scores[..., 0], scores.shape[-1])
     if allowed is not None:
+        if allowed.ndim > scores.ndim or any(a not in (1, s) for a, s in zip(allowed.shape[::-1], scores.shape[::-1])):
+            raise ValueError(f"allowed must be broadcastable to the scores {list(scores.shape)}, got {list(allowed.shape)}")
         scores = scores.masked_fill(~allowed, -math.inf)
         count = allowed.expand(scores.shape).sum(-1).to(scores)
     best = scores.argmax(-1, keepdim=True)
@@ -73,7 +75,12 @@ def winner_weight(gap: Float[Tensor, "*batch"], n: float) -> Rows:
     r"""Returns :math:`1 / (1 + (n - 1) e^{-g})`, the weight of a key with gap g among n keys, ``[*batch]``.
 
     With the gap of a shorter sequence this is the prediction for n keys if the winner stays the only one of its kind.
+
+    Raises:
+        ValueError: n is below 1.
     """
+    if not number("n", n) >= 1:
+        raise ValueError(f"n must be at least 1, got {n}")
     return torch.sigmoid(gap - math.log(max(n - 1, 1e-300)))
 
 
@@ -85,7 +92,14 @@ def kept_share(first: Float[Tensor, "*batch n"], others: Float[Tensor, "*batch m
 
     Args:
         first, others: scores of one query for the first and for further keys, ``[*batch, n]`` and ``[*batch, m]``.
+
+    Raises:
+        ValueError: a set has no key, a score is NaN or +inf, or the batches differ.
     """
+    check_scores(first, keys=1)
+    check_scores(others, keys=1)
+    if first.shape[:-1] != others.shape[:-1]:
+        raise ValueError(f"first and others must share their batch, got {list(first.shape)} and {list(others.shape)}")
     return torch.sigmoid(first.logsumexp(-1) - others.logsumexp(-1))
 
 
@@ -106,7 +120,17 @@ def one_token_change(
         key: index of the key.
     Returns:
         The norm of the change, and twice the larger of the two weights times the largest norm of a value.
+
+    Raises:
+        ValueError: shapes do not fit, a score is NaN or +inf, or there is no such key.
     """
+    check_scores(scores, keys=1)
+    check_scores(new_score[..., None], keys=1)
+    n, d = scores.shape[-1], values.shape[-1] if values.ndim else 0
+    if values.shape != (*scores.shape, d) or new_score.shape != scores.shape[:-1] or new_value.shape != (*scores.shape[:-1], d):
+        shapes = ", ".join(str(list(x.shape)) for x in (scores, values, new_score, new_value))
+        raise ValueError(f"shapes must be [*batch, n], [*batch, n, d], [*batch] and [*batch, d], got {shapes}")
+    check_key("key", key, n)
     after_scores, after_values = scores.clone(), values.clone()
     after_scores[..., key], after_values[..., key, :] = new_score, new_value
     before, after = scores.softmax(-1), after_scores.softmax(-1)
@@ -127,14 +151,32 @@ def without_sink(
         weights, values: attention weights and values, ``[*batch, q, n]`` and ``[*batch, n, d]``.
         sink: index of the sink.
     Raises:
-        ValueError: a query has all its weight on the sink.
+        ValueError: a query has all its weight on the sink, rows of weights do not sum to 1, shapes do not fit, or there is no such key.
     """
+    if weights.ndim < 2 or values.ndim < 2 or weights.shape[-1] != values.shape[-2]:
+        raise ValueError(
+            f"weights and values must be [*batch, q, n] and [*batch, n, d], got {list(weights.shape)} and {list(values.shape)}"
+        )
+    check_key("sink", sink, weights.shape[-1])
+    if not bool(((weights.sum(-1) - 1).abs() <= SHARES_ATOL).all()):
+        raise ValueError("rows of weights must sum to 1, got a row that does not; pass scores.softmax(-1)")
     mass = weights[..., sink]
     if bool((mass >= 1).any()):
         raise ValueError("each query must have weight on other keys, got a query with all of it on the sink; A' is not defined there")
     rest = weights.clone()
     rest[..., sink] = 0.0
     return mass, (rest / (1 - mass)[..., None]) @ values
+
+
+def check_key(name: str, key: int, keys: int) -> None:
+    """Checks that ``key`` is an index of one of ``keys`` keys.
+
+    Raises:
+        ValueError: it is not.
+    """
+    integers(minimum=-keys, **{name: key})
+    if key >= keys:
+        raise ValueError(f"{name} must be an index of one of {keys} keys, got {key}")
 
 
 def check_scores(scores: Float[Tensor, "..."], *, keys: int) -> None:

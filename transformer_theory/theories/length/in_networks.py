@@ -47,8 +47,9 @@ FIT_RTOL = 1e-3  # largest root mean square of log a - c q k, relative to that o
 NO_ROWS = "no query has three allowed keys and finite weights"
 REASONS = {
     -1: "batches of one sequence have no other keys",
-    -2: "queries and keys are unknown, or of windows",
-    -3: "scores are not a multiple of the products of queries and keys: a bias, relative positions, a cap, or a learnt sink",
+    -2: "queries and keys are unknown, of windows, or without a learnt sink",
+    -3: "scores are not seen to be a multiple of the products of queries and keys: a bias, relative positions, a cap, a learnt sink, "
+    "weights in half precision, or weights that all underflow but one",
 }
 
 
@@ -94,8 +95,10 @@ class ScoreGaps(Metric):
         A = weights[rows][:, :, queries]
         total = A.sum(-1)
         valid = total.isfinite() & (total > MIN_ROW_SUM) & (allowed.sum(-1) >= 3)
-        # Log-weights are the scores up to a constant per row. Weights that underflow are cut off at the smallest normal number.
-        scores = torch.where(valid[..., None], A, 1.0).float().clamp(min=torch.finfo(torch.float32).tiny).log()
+        # Log-weights are the scores up to a constant per row. Weights that underflow are cut off at the smallest normal number of
+        # their dtype, so g is at most 87 in float32 and 9.7 in float16.
+        tiny = max(torch.finfo(A.dtype).tiny, torch.finfo(torch.float32).tiny)
+        scores = torch.where(valid[..., None], A, 1.0).float().clamp(min=tiny).log()
         n = allowed.sum(-1).float()
         mean = (scores * allowed).sum(-1, keepdim=True) / n[..., None].clamp(min=1)
         spread = (((scores - mean) * allowed).square().sum(-1) / n.clamp(min=1)).sqrt()
@@ -269,7 +272,7 @@ def doubled_weights(activations: Activations) -> Doubled | int:
 def fitted_scores(
     weights: Float[Tensor, "n heads q k"], products: Float[Tensor, "n heads q k"], allowed: Bool[Tensor, "n heads q k"]
 ) -> tuple[Float[Tensor, "heads 1 1"], Float[Tensor, "n heads q 1"]] | None:
-    """Fits log a = c q k - constant, with c for each head and a constant for each row; None if the fit leaves a residual.
+    """Fits log a = c q k - constant, with c for each head and a constant for each row; None if there is a residual or nothing to fit.
 
     Args:
         weights, products: attention weights, and products of queries and keys.
@@ -280,7 +283,12 @@ def fitted_scores(
     x, y = torch.where(seen, products, 0.0), torch.where(seen, weights, 1.0).log()
     x_mean, y_mean = x.sum(-1, keepdim=True) / count, y.sum(-1, keepdim=True) / count
     x, y = torch.where(seen, x - x_mean, 0.0), torch.where(seen, y - y_mean, 0.0)
-    scale = (x * y).sum((0, 2, 3)) / x.square().sum((0, 2, 3)).clamp(min=1e-30)
+    # Rows in which all weights but one underflow say nothing about the scale. Products that are all equal need none.
+    spread = x.square().sum((0, 2, 3))
+    varied = torch.where(allowed & products.isfinite(), products - x_mean, 0.0).abs().amax((0, 2, 3)) > 0
+    if bool((varied & (spread == 0)).any()):
+        return None
+    scale = (x * y).sum((0, 2, 3)) / spread.clamp(min=1e-30)
     scale = scale[:, None, None]
     residual = (y - scale * x).square().mean().sqrt()
     if not bool(residual <= FIT_RTOL * y.square().mean().sqrt() + 1e-5):

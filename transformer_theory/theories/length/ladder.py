@@ -5,7 +5,8 @@ and variance, which is what a theory of the variance alone would predict. A head
 those of the class token, and value, prediction and null are means over layers and heads.
 
 Sets of tokens are run at both lengths. A network trained on the digits has a fixed length: there the class token of an image sees the keys
-of 15 further images at once, computed from queries and keys.
+of 15 further images at once, computed from queries and keys. Predictions are made from other sequences or images than the measured ones.
+The rung on patches is a side step: trained heads return to the retrieval of the largest of n numbers, where a head has something to learn.
 Source: :cite:t:`velickovic2025softmax`; the quantity is our own.
 """
 
@@ -81,13 +82,14 @@ def written(generator: Generator) -> Iterator[Measurement]:
 
 
 def real_tokens(generator: Generator) -> Iterator[Measurement]:
-    """Measures a random query on the patches of the digits; long sequences are the patches of 16 images."""
+    """Measures a random query on the patches of the digits; long sequences are the patches of 16 other images."""
     tokens = load_digits().tokens.double()
     tokens = tokens[torch.randperm(len(tokens), generator=generator)]
     scores = tokens @ torch.randn(tokens.shape[-1], generator=generator, dtype=torch.float64)
     scores = 4 * scores / scores.std()
-    groups = len(scores) // TIMES
-    yield from rows_of([scores], [scores[: groups * TIMES].reshape(groups, -1)], generator, note="a standard deviation of 4")
+    groups = len(scores) // (2 * TIMES)
+    long, short = scores[: groups * TIMES].reshape(groups, -1), scores[groups * TIMES :]
+    yield from rows_of([short], [long], generator, note="a standard deviation of 4")
 
 
 def trained(generator: Generator, *, stored: int = 0, decay: bool = False) -> Iterator[Measurement]:
@@ -176,10 +178,11 @@ def block(generator: Generator, *, depth: int) -> Iterator[Measurement]:
 
 
 def in_network(recipe: str, generator: Generator, images: tuple[Images, Images] | None = None) -> Iterator[Measurement]:
-    """Measures a trained network; the class token of an image sees the keys of 15 further images."""
+    """Measures a trained network; the class token of an image sees the keys of 15 further images. The prediction has other images."""
     model, validation = trained_network(recipe, generator.initial_seed(), images)
-    inputs = validation.tokens[:128].float()
-    (short, first), (long, _) = collected(model, inputs), collected(model, inputs, images=TIMES)
+    half = min(128, len(validation.tokens) // 2)
+    inputs, others = validation.tokens[: 2 * half].float().split(half)
+    (short, first), (long, _) = collected(model, others), collected(model, inputs, images=TIMES)
     if not short:
         yield LADDER.row(NAME, None, reason=f"scores of {recipe} are not products of queries and keys", source=SOURCE)
         return

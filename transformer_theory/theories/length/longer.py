@@ -4,11 +4,14 @@ r"""Predictions for long sequences from the scores of short ones.
   of their softmax (:func:`resampled_top_weight`). This predicts the *largest weight*. The weight on the key that is right is smaller where
   the head does not rank that key first.
 * **Logarithmic scaling.** Scores are multiplied by :math:`\log n / \log n_0` at inference. If the winner's gap does not depend on n (one
-  marked key among like ones), the ratio :math:`g / \log(n - 1)` then keeps its value, and the winner its weight.
+  marked key among equal ones), the ratio :math:`\gamma = g / \log(n - 1)` keeps its value up to :math:`O(1/n)`, and the weight is about
+  :math:`1 / (1 + n^{1 - \gamma})`: it rises to 1 above the critical value 1 and falls to 0 below it, more slowly than without the factor.
 * **A continuum of rivals.** If the score is :math:`s x` with keys x uniform on [0, 1] (the largest of n numbers), the n-th spacing of the
   keys is of the order 1/n. The largest weight depends on :math:`s/n` alone for large n:
   :math:`a = E[1 / \sum_k e^{-(s/n) \Gamma_k}]` with the points :math:`\Gamma_0 = 0, \Gamma_1, \Gamma_2, \dots` of a Poisson process
-  (:func:`continuum_weight`). So the scores must grow like n, and :math:`\log n` is not enough.
+  (:func:`continuum_weight`). So the scores must grow like n, and :math:`\log n` is not enough. With :math:`1/S = \int_0^\infty e^{-tS} dt`
+  and the Laplace functional of the process, :math:`a = \int_0^\infty \exp(-t - (n/s) \mathrm{Ein}(t)) \, dt` with
+  :math:`\mathrm{Ein}(t) = \int_0^t (1 - e^{-u}) / u \, du`.
 
 Sources: :cite:t:`chiang2022overcoming` (logarithmic scaling), :cite:t:`velickovic2025softmax` (retrieval of the largest key). Resampling
 and the limit of the continuum are our own derivations.
@@ -21,8 +24,10 @@ from jaxtyping import Float
 from torch import Generator, Tensor
 
 from ...core.validation import converted, integers, positive
+from .dispersion import check_scores
 
 CHUNK = 2**22  # numbers that are drawn at once
+EULER = 0.5772156649015329  # Euler's constant
 
 
 @converted(float64=("pool",))
@@ -36,9 +41,10 @@ def resampled_top_weight(pool: Float[Tensor, "*scores"], n: int, *, generator: G
         samples: number of sequences of n scores, drawn with replacement.
         factor: factor of the scores.
     Raises:
-        ValueError: the pool is empty or not finite.
+        ValueError: the pool is empty or not finite, or the factor is not positive.
     """
     integers(n=n, samples=samples)
+    positive(factor=factor)
     if not pool.numel() or not bool(pool.isfinite().all()):
         raise ValueError(
             f"pool must hold finite scores, got {pool.numel()} scores of which not all are finite; measure short sequences first"
@@ -53,7 +59,12 @@ def resampled_top_weight(pool: Float[Tensor, "*scores"], n: int, *, generator: G
 
 @converted(reals=("scores",))
 def top_weight(scores: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
-    r"""Returns the largest weight of a softmax, :math:`1 / \sum_j e^{s_j - s_{\max}}`, ``[*batch]``."""
+    r"""Returns the largest weight of a softmax, :math:`1 / \sum_j e^{s_j - s_{\max}}`, ``[*batch]``.
+
+    Raises:
+        ValueError: there is no key, or a score is NaN or +inf.
+    """
+    check_scores(scores, keys=1)
     return 1 / (scores - scores.amax(-1, keepdim=True)).exp().sum(-1)
 
 
@@ -75,16 +86,24 @@ def log_factor(n: int, trained: int) -> float:
     return math.log(n) / math.log(trained)
 
 
-def continuum_weight(ratio: float, *, generator: Generator, samples: int = 4000) -> float:
-    r"""Computes the limit of the mean largest weight for scores s x, x uniform on [0, 1], at s/n = ``ratio``.
+def continuum_weight(ratio: float) -> float:
+    r"""Computes the limit of the mean largest weight for scores s x, x uniform on [0, 1], at s/n = ``ratio``, by quadrature.
 
     Args:
         ratio: s/n.
-        generator: random generator of the Poisson process.
-        samples: number of draws of the process.
+    Raises:
+        ValueError: the ratio is not positive and finite.
     """
+    from scipy.integrate import quad
+    from scipy.special import exp1
+
     positive(ratio=ratio)
-    # Points beyond 40 / ratio have weight below e^-40. Their number is 40 / ratio on average.
-    points = max(16, math.ceil(60 / ratio))
-    gaps = torch.empty(samples, points, dtype=torch.float64).exponential_(generator=generator)
-    return float((1 / (1 + (-ratio * gaps.cumsum(-1)).exp().sum(-1))).mean())
+
+    def integrand(t: float) -> float:
+        # Ein(t) = E_1(t) + log t + gamma loses its digits near 0, where the series takes over.
+        ein = t - t * t / 4 + t**3 / 18 if t < 1e-3 else exp1(t) + math.log(t) + EULER
+        return math.exp(-t - ein / ratio)
+
+    # The integrand falls on the scale of the ratio if that is small, and of 1 otherwise.
+    scale = min(1.0, ratio)
+    return scale * quad(lambda t: integrand(scale * t), 0, math.inf, limit=200, epsabs=1e-12)[0]

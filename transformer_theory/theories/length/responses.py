@@ -38,8 +38,8 @@ class SinkValue(Metric):
     """Norm of the value at the key position with the largest mean weight, over the mean norm.
 
     Attributes:
-        sums: by layer, first head and keys T: number of rows, weight of each key, and the sum of the norms of each value,
-            ``[heads, 1 + 2T]``; ``[heads, 0]`` if values are unknown.
+        sums: by layer, first head and keys T: number of rows, weight of each key, the sum of the norms of each value, and the weight of
+            each key if attention to the allowed keys is uniform, ``[heads, 1 + 3T]``; ``[heads, 0]`` if values are unknown.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
@@ -54,7 +54,11 @@ class SinkValue(Metric):
             self.add((*place, 0), torch.zeros(heads, 0))
             return
         norms = value.detach().float().norm(dim=-1).sum(0)
-        self.add((*place, T), torch.cat([sums[0][:, None], sums[4:].mT, norms.to(sums)], 1).cpu())
+        mask, shape = activations.mask, activations.weights.shape
+        allowed = torch.ones(1, 1, *shape[2:]) if mask is None else mask.float()
+        uniform = (allowed / allowed.sum(-1, keepdim=True).clamp(min=1)).sum(2) / shape[2]
+        uniform = uniform.expand(*shape[:2], T).mean(0).to(sums) * sums[0][:, None]
+        self.add((*place, T), torch.cat([sums[0][:, None], sums[4:].mT, norms.to(sums), uniform], 1).cpu())
 
     def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
         """Returns one row per layer and head."""
@@ -65,7 +69,7 @@ class SinkValue(Metric):
             T = max(parts, key=lambda T: float(parts[T][:, 0].sum()) if T else -1.0)
             for head, sums in enumerate(parts[T], start=first):
                 columns = {"layer": layer, "head": head, "source": SINKS, "side": "<="}
-                mass, norms = sums[1 : 1 + T], sums[1 + T :]
+                mass, norms, uniform = sums[1:].split(T) if T else sums.new_zeros(3, 0)
                 usable = T >= 2 and float(sums[0]) > 0 and bool(norms.isfinite().all()) and float(norms.sum()) > 0
                 if not usable:
                     reason = "values are unknown, zero or not finite, or there is one key"
@@ -75,7 +79,8 @@ class SinkValue(Metric):
                 others = torch.cat([ratios[:sink], ratios[sink + 1 :]])
                 chosen = torch.linspace(0, len(others) - 1, min(draws, len(others))).round().long() if draws else []
                 null = Null(OTHER_KEYS, tuple(others[chosen].tolist())) if draws else None
-                note = f"key {sink} has a mean weight of {float(mass[sink] / sums[0]):.3f}, uniform attention {1 / T:.3f}"
+                weight, level = float(mass[sink] / sums[0]), float(uniform[sink] / sums[0])
+                note = f"key {sink} has a mean weight of {weight:.3f}, uniform attention {level:.3f}"
                 columns |= {"note": note, "n": int(sums[0])}
                 rows.append(Measurement(NAME, "in network", SINK_NORM, float(ratios[sink]), null=null, **columns))
         return rows

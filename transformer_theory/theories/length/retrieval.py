@@ -43,8 +43,14 @@ class Sequences:
 
 
 def draw(n: int, keys: int, *, kind: Kind, generator: Generator) -> Sequences:
-    """Draws ``n`` sequences of ``keys`` tokens."""
+    """Draws ``n`` sequences of ``keys`` tokens.
+
+    Raises:
+        ValueError: the task is unknown, or a number is below 1.
+    """
     integers(n=n, keys=keys)
+    if kind not in STEPS:
+        raise ValueError(f"kind must be 'maximum' or 'needle', got {kind!r}")
     classes = torch.randint(CLASSES, (n, keys), generator=generator)
     if kind == "maximum":
         x = torch.rand(n, keys, generator=generator)
@@ -161,6 +167,7 @@ def at_length(
         scaled: whether the scores are multiplied by log n / log 16.
         sequences: number of sequences.
     """
+    integers(keys=keys, sequences=sequences)
     factor = log_factor(keys, KEYS) if scaled else 1.0
     found: list[Tensor] = []
     model.factor = factor

@@ -232,3 +232,10 @@ def test_a_headline_has_the_null_of_a_test_on_synthetic_inputs_if_there_is_one(r
     assert own.value == pytest.approx(sum(row.value for row in layers) / 2)
     assert own.null.draws[0] == pytest.approx(sum(row.null.draws[0] for row in layers) / 2)
     assert rows.select(setting="").one().null.kind == UNTRAINED
+
+
+def test_a_theory_may_refuse_the_features_of_networks(result):
+    theory = tt.theories.theory("particles")
+    rows = result.select(theory=theory.name, kind="on data", quantity=theory.on_data.headline)
+    assert rows.select(model="").one().value is not None
+    assert rows.select(model="ViT").one().reason == theory.on_data.not_features

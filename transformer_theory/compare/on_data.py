@@ -65,7 +65,8 @@ def _on_data(theories: Iterable[Theory], tokens: TokenData | Graphs, model: str,
         assert theory.on_data is not None
         view = f"features of {model}" if model else "raw tokens"
         parallel.progress(f"{view}, seed {seed}: {theory.title}" if draws else f"noise of the shape of the {view}: {theory.title}")
-        problem = theory.on_data.read(tokens)
+        refused = theory.on_data.not_features if model else ""
+        problem = Unsupported(refused) if refused else theory.on_data.read(tokens)
         if isinstance(problem, Unsupported):
             yield Measurement(theory.name, "on data", theory.on_data.headline, None, reason=problem.reason, model=model, seed=seed)
             continue

@@ -48,6 +48,7 @@ class OnData:
         headline: the quantity that represents the theory in the summary.
         plot: function that draws a figure from the stored result alone.
         reads: type of the data sets that the theory reads, e.g. :class:`~transformer_theory.data.Graphs`; None: tokens.
+        not_features: reason why the features of networks are not measured, e.g. because they are not at chance on noise; empty: they are.
     """
 
     read: Callable[[Any], Any]
@@ -55,6 +56,7 @@ class OnData:
     headline: str
     plot: "Callable[[Result], Figure]"
     reads: type | None = None
+    not_features: str = ""
 
 
 @dataclass(frozen=True)

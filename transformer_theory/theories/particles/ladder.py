@@ -5,8 +5,8 @@ file, and the mean over blocks in other networks. The theory predicts one cluste
 permutes the sequences at each position, 299 draws. Trained networks have a further row, the share on inputs whose tokens are exchanged
 between sequences at each position: it shows how much of the clustering attention does to unrelated tokens.
 
-The trained models of this file are layers :math:`x \leftarrow \mathrm{normalise}(x + \eta\, \mathrm{softmax}(\beta x B x^\top) x V)` on
-embedded tokens, with a linear classifier of the mean token: first V = I, then V free.
+The trained models of this file are layers :math:`x \leftarrow \mathrm{normalise}(x + \mathrm{softmax}(x B x^\top) x V)` on embedded tokens
+with positions, and a linear classifier of the mean token: first V = I, then V free.
 Source: :cite:t:`geshkovski2025mathematical`.
 """
 
@@ -43,6 +43,7 @@ UNRELATED = "the same on inputs with exchanged tokens, mean over 19 exchanges"
 LADDER = Ladder(quantity=SHARE, unit="", side=">=", null_kind=PERMUTED)
 SEQUENCES, TOKENS, DIM, BETA, TIME = 64, 16, 128, 1.0, 6.0
 LAYERS, WIDTH, TRAINING_STEPS, MEASURED = 4, 32, 150, 256
+MODEL_STEPS = 300  # of the models of this file
 
 
 def rows_of(tokens: Float[Tensor, "n T d"], **columns: object) -> Iterator[Measurement]:
@@ -82,23 +83,25 @@ def real(generator: Generator, *, scores: bool) -> Iterator[Measurement]:
 
 
 class ParticleModel(nn.Module):
-    """Embedded tokens that move on the sphere by attention, and a linear classifier of their mean.
+    """Embedded tokens with positions that move on the sphere by attention, and a linear classifier of their mean.
 
     Args:
+        seq: tokens of a sequence.
         token_dim: dimension of the tokens.
         classes: number of classes.
         free_value: whether V of each layer is trained; otherwise it is the identity.
     """
 
-    def __init__(self, token_dim: int, classes: int, *, free_value: bool):
+    def __init__(self, seq: int, token_dim: int, classes: int, *, free_value: bool):
         super().__init__()
         self.embed, self.head = nn.Linear(token_dim, WIDTH), nn.Linear(WIDTH, classes)
+        self.positions = nn.Parameter(torch.randn(seq, WIDTH) / 2)
         self.bilinear = nn.Parameter(torch.randn(LAYERS, WIDTH, WIDTH) / WIDTH**0.5)
         self.value = nn.Parameter(torch.eye(WIDTH).repeat(LAYERS, 1, 1), requires_grad=free_value)
 
     def states(self, tokens: Float[Tensor, "b n d"]) -> list[Float[Tensor, "b n w"]]:
         """Returns the tokens after the embedding and after each layer."""
-        X = nn.functional.normalize(self.embed(tokens), dim=-1)
+        X = nn.functional.normalize(self.embed(tokens) + self.positions, dim=-1)
         states = [X]
         for B, V in zip(self.bilinear, self.value):
             X = nn.functional.normalize(X + torch.softmax(X @ B @ X.mT, -1) @ X @ V, dim=-1)
@@ -112,8 +115,9 @@ class ParticleModel(nn.Module):
 def trained(generator: Generator, *, free_value: bool) -> Iterator[Measurement]:
     """Trains the model of this file on the digits and measures its last tokens."""
     train, validation = load_digits().split(0.7, generator)
-    model = build(lambda: ParticleModel(train.tokens.shape[2], train.classes, free_value=free_value), generator)
-    task = _fitted(model, train, validation, generator)
+    _, seq, dim = train.tokens.shape
+    model = build(lambda: ParticleModel(seq, dim, train.classes, free_value=free_value), generator)
+    task = _fitted(model, train, validation, generator, steps=MODEL_STEPS)
     assert isinstance(model, ParticleModel)
     inputs = validation.tokens[:MEASURED].float()
     with torch.no_grad():
@@ -125,11 +129,13 @@ def trained(generator: Generator, *, free_value: bool) -> Iterator[Measurement]:
     yield Measurement(NAME, "rung", ACCURACY, task.evaluate(model)[0].value or 0.0, unit="share", source=SOURCE)
 
 
-def _fitted(model: nn.Module, train: TokenData, validation: TokenData, generator: Generator) -> Classification:
+def _fitted(
+    model: nn.Module, train: TokenData, validation: TokenData, generator: Generator, *, steps: int = TRAINING_STEPS
+) -> Classification:
     """Trains a model by AdamW and returns its task."""
     task = Classification(train, validation)
     parameters = [each for each in model.parameters() if each.requires_grad]
-    fit(model, task, optimiser=torch.optim.AdamW(parameters, lr=3e-3), steps=TRAINING_STEPS, clip=1.0, generator=generator)
+    fit(model, task, optimiser=torch.optim.AdamW(parameters, lr=3e-3), steps=steps, clip=1.0, generator=generator)
     model.eval()
     return task
 
@@ -167,7 +173,12 @@ LADDER = replace(
         Rung("SA, independent tokens", "", independent, column="own setting", covered=True),
         Rung("SA, patches of digits", "independent uniform tokens", partial(real, scores=False), column="real tokens", covered=True),
         Rung("random scores", "scores with B = I", partial(real, scores=True), column="real tokens", covered=True),
-        Rung("B trained, V = I", "scores not trained for a task", partial(trained, free_value=False), column="everything trained"),
+        Rung(
+            "B trained, V = I",
+            "scores not trained for a task; no positions",
+            partial(trained, free_value=False),
+            column="everything trained",
+        ),
         Rung("B and V trained", "V = I", partial(trained, free_value=True), column="everything trained"),
         Rung("one block of a ViT", "tokens on a sphere, no MLP", partial(vision, depth=1), column="full block"),
         Rung("four blocks", "one block", partial(vision, depth=4), column="depth"),

@@ -5,6 +5,7 @@ that are zero have no direction and are left out). The headline is the within-le
 (:mod:`.within_between`). Its null permutes the sequences at each position, so positions and a common direction are in it, and on
 noise it is at chance. Beside it stands the number of clusters of SA at time :data:`TIME` and beta = :data:`BETA`, with the same null;
 sequences whose tokens are alike should have fewer. The assumption of the theorem on one cluster, tokens in an open half-space, is measured.
+Features of networks are not read: attention mixes tokens, and on noise they have something in common as well.
 Source: :cite:t:`geshkovski2025mathematical`; the quantities are our own.
 """
 
@@ -38,6 +39,7 @@ CLUSTERS, HALF_SPACE = "clusters of the flow, mean over sequences", "tokens lie 
 MAX_SEQUENCES, FLOWING, MAX_POSITIONS, BETA, TIME = 512, 24, 64, 9.0, 5.0
 TIMES = tuple(TIME * k / 10 for k in range(11))
 MISSING = -1e9  # added to the scores of missing tokens
+MIXED = "attention mixes tokens, so features are not at chance on noise; the quantity in the network has a null that contains this"
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,4 +161,4 @@ def plot(result: Result) -> "Figure":
     return figure
 
 
-ON_DATA = OnData(read=read, measure=measure, headline=SHARE, plot=plot)
+ON_DATA = OnData(read=read, measure=measure, headline=SHARE, plot=plot, not_features=MIXED)

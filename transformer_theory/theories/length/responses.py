@@ -46,7 +46,7 @@ class SinkValue(Metric):
 
     def update(self, activations: Activations) -> None:
         """Adds the values of one module; modules without known weights are skipped."""
-        if (sums := activations.shared(weight_sums)) is None or activations.weights is None:
+        if (sums := activations.shared(weight_sums)) is None or activations.weights is None or not activations.weights.numel():
             return
         value, heads, T = activations.value, activations.weights.shape[1], activations.weights.shape[-1]
         place = (activations.layer, activations.first_head)

@@ -151,14 +151,16 @@ class ValueAlignment(Metric):
             n, T, _ = tokens.shape
             if activations.first_head == 0 and weights is not None and (len(weights), *weights.shape[2:]) == (n, T, T):
                 some = torch.linspace(0, n - 1, min(n, FIELD_SEQUENCES)).long().to(tokens.device)
-                self.fields[layer] = weights[some].mean(1) @ tokens[some] if n > FIELD_SEQUENCES else weights.mean(1) @ tokens
+                if n > FIELD_SEQUENCES:
+                    weights, tokens = weights[some], tokens[some]
+                self.fields[layer] = at_least_float32(weights.mean(1)) @ at_least_float32(tokens)
             return
         field, count = self.fields.pop(layer, None), min(self.draws, RANGE_DRAWS)
         sums = torch.zeros(5 + count, dtype=torch.float64)
         x, after = activations.tokens.detach(), activations.after_attention
         some = torch.linspace(0, len(x) - 1, min(len(x), FIELD_SEQUENCES)).long().to(x.device)
         if field is not None and after is not None and field.shape == x[some].shape:
-            x, y = x[some], after.detach()[some]
+            x, y = at_least_float32(x[some]), at_least_float32(after.detach()[some])
             sums[0] = len(x)
             if bool(x.isfinite().all()) and bool(y.isfinite().all()):
                 sums[1:] = torch.stack(self._sums(x, y, field, count)).double().cpu()
@@ -214,6 +216,11 @@ class ValueAlignment(Metric):
             limit = {"op": ">=", "threshold": 0.0, "verdict": judge(rise / tokens, ">=", 0.0, covered=covered)}
             rows.append(Measurement(NAME, "in network", RISE, rise / tokens, predicted=predicted / tokens, **limit, **columns))
         return rows
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """Returns half precision as float32 and other numbers as they are, so that weights, tokens and sums have one precision."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def _weighted(weights: Float[Tensor, "n T"], X: Float[Tensor, "n T d"]) -> Float[Tensor, "n d"]:

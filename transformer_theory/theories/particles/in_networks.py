@@ -218,7 +218,7 @@ class ValueAlignment(Metric):
         return rows
 
 
-def at_least_float32(x: Tensor) -> Tensor:
+def at_least_float32(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Returns half precision as float32 and other numbers as they are, so that weights, tokens and sums have one precision."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 

@@ -145,6 +145,11 @@ def jackknife_interval(
     return value - half, value + half
 
 
+def spaced(size: int, count: int) -> Int[Tensor, " chosen"]:
+    """Returns up to ``count`` evenly spaced indices below ``size``, with both ends."""
+    return torch.linspace(0, size - 1, min(size, count)).round().long()
+
+
 def permutation_p(value: float, draws: Sequence[float], side: str, *, predicted: float | None = None) -> float:
     """Computes the p-value ``(1 + number of draws at least as extreme) / (1 + number of draws)``.
 

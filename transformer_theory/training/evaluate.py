@@ -21,7 +21,7 @@ from ..data.image_data import Images
 from ..models import build
 from .folder import network_file
 from .monitor import PICTURED, Metrics, Monitor, attention_maps, measured_network
-from .networks import Builder, Pixels
+from .networks import Builder
 from .objectives import ACCURACY, OBJECTIVES, Objectives
 from .objectives.masked_autoencoding import Completion
 from .objectives.protocol import outputs, scaled
@@ -213,11 +213,9 @@ def measure_metrics(
         split: column ``split`` of the rows.
     """
     saved, generator = network.saved, fixed_generator()
-    device = next(saved.model.parameters()).device
 
     def untrained(number: int) -> nn.Module:
-        fresh = build(saved.untrained, generator)
-        return Pixels(fresh, saved.model.mean.flatten().cpu(), saved.model.std.flatten().cpu()).to(device)
+        return saved.model.around(build(saved.untrained, generator))
 
     monitor = Monitor(images, metrics, name=network.name, untrained=untrained, split=split, networks=RANGE_DRAWS)
     return monitor.measure(saved.model, network.step, draws=HEADLINE_DRAWS), monitor.untrained

@@ -205,7 +205,7 @@ class _Run:
         torch.manual_seed(seed_of(self.settings.seed, WEIGHTS, number))
         network = self._build(self.sizes)
         if number:
-            return Pixels(network, self.raw.mean.flatten().cpu(), self.raw.std.flatten().cpu()).to(self.fabric.device)
+            return self.raw.around(network)
         return Pixels.centring(network, self.train.pixels)
 
     def _optimiser(self, network: nn.Module) -> torch.optim.Optimizer:

@@ -105,6 +105,10 @@ class Pixels(nn.Module):
         variance = (counts * (values - mean) ** 2).sum(1) / (n[:, 0] - 1)
         return cls(network, mean[:, 0], variance.sqrt().clamp(min=1 / 255))  # a constant channel has variance 0
 
+    def around(self, network: nn.Module) -> "Pixels":
+        """Returns another network behind the same normalisation, on the device of this one."""
+        return Pixels(network, self.mean.flatten(), self.std.flatten()).to(self.mean.device)
+
     @property
     def cls_token(self) -> Tensor | None:
         """The network's class token, which is the first token of each image; None if it has none."""

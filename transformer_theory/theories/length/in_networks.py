@@ -24,13 +24,13 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
 from ...core.measurement import Measurement, Null
 from ...core.metric import ActivationKind, Activations, Metric, Place
 from ...core.sources import Source
-from ...core.statistics import fixed_generator
+from ...core.statistics import fixed_generator, spaced
 from ...core.theory import InNetworks
 from ...metrics.networks import MIN_ROW_SUM
 from .dispersion import score_gap
@@ -51,11 +51,6 @@ REASONS = {
     -3: "scores are not seen to be a multiple of the products of queries and keys: a bias, relative positions, a cap, a learnt sink, "
     "weights in half precision, or weights that all underflow but one",
 }
-
-
-def spaced(size: int, count: int) -> Int[Tensor, " chosen"]:
-    """Returns up to ``count`` evenly spaced indices below ``size``, with both ends."""
-    return torch.linspace(0, size - 1, min(size, count)).round().long()
 
 
 def allowed_keys(activations: Activations, weights: Float[Tensor, "n heads q k"]) -> Bool[Tensor, "n heads q k"]:

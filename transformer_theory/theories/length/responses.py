@@ -21,6 +21,7 @@ from torch import Generator, Tensor
 from ...core.measurement import Measurement, Null
 from ...core.metric import ActivationKind, Activations, Metric
 from ...core.sources import Source
+from ...core.statistics import spaced
 from ...core.theory import Response
 from ...metrics.networks import weight_sums
 
@@ -77,7 +78,7 @@ class SinkValue(Metric):
                     continue
                 sink, ratios = int(mass.argmax()), norms / norms.mean()
                 others = torch.cat([ratios[:sink], ratios[sink + 1 :]])
-                chosen = torch.linspace(0, len(others) - 1, min(draws, len(others))).round().long() if draws else []
+                chosen = spaced(len(others), draws)
                 null = Null(OTHER_KEYS, tuple(others[chosen].tolist())) if draws else None
                 weight, level = float(mass[sink] / sums[0]), float(uniform[sink] / sums[0])
                 note = f"key {sink} has a mean weight of {weight:.3f}, uniform attention {level:.3f}"

@@ -31,7 +31,7 @@ from torch import Generator, Tensor
 from ...core.measurement import Measurement, Null, judge
 from ...core.metric import ActivationKind, Activations, Metric
 from ...core.sources import Source
-from ...core.statistics import RANGE_DRAWS, permutations
+from ...core.statistics import RANGE_DRAWS, permutations, spaced
 from ...core.theory import InNetworks, Response
 from ...metrics.class_token import ClassTokenMetric
 from .within_between import PERMUTED, Sums, directions, pair_sums, position_permutations, shuffled
@@ -76,7 +76,7 @@ class SequenceClusters(ClassTokenMetric):
         x = after.detach()[:, skip:]
         n, T = x.shape[:2]
         mask = self.present.pop(layer, None)
-        keep = torch.linspace(0, T - 1, min(T, POSITIONS)).round().long().to(x.device)
+        keep = spaced(T, POSITIONS).to(x.device)
         x = x[:, keep] if T > POSITIONS else x
         u, valid = directions(x)
         found = valid

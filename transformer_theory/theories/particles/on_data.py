@@ -23,7 +23,7 @@ from ...core.measurement import Arrays, Measurement, Null
 from ...core.plotting import COLOURS, axes, caption, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
-from ...core.statistics import BAND_DRAWS, fixed_generator
+from ...core.statistics import BAND_DRAWS, fixed_generator, spaced
 from ...core.theory import OnData, Unsupported
 from ...data.tokens import TokenData
 from .clusters import count_clusters, in_half_space
@@ -54,7 +54,7 @@ def read(data: TokenData) -> Particles | Unsupported:
     """Takes up to 512 sequences and 64 evenly spaced positions; needs two sequences with two tokens that have a direction."""
     n, T, _ = data.tokens.shape
     chosen = torch.randperm(n, generator=fixed_generator())[:MAX_SEQUENCES]
-    places = torch.linspace(0, T - 1, min(T, MAX_POSITIONS)).round().long()
+    places = spaced(T, MAX_POSITIONS)
     u, valid = directions(data.tokens[chosen][:, places].double())
     sums = pair_sums(u, valid)
     reason = why_not(sums, float(valid.sum()))

@@ -131,14 +131,14 @@ def _frozen(generator: Generator, b: float) -> Evidence:
     return Evidence(abs(slope), 0.08, "<=", detail={"256 keys": small, "16,384 keys": large, "limit": limit(b, 2**14)})
 
 
-def _gaussian_null(generator: Generator, *, told: bool) -> Evidence:
+def _gaussian_null(generator: Generator, *, same_size: bool) -> Evidence:
     """Measures the relative difference of the participation of random heads from that of Gaussian scores of the same variance."""
     n, d, s = 64, 64, 0.5 + 2 * float(torch.rand((), generator=generator))
     measured = expected = 0.0
     for _ in range(20):
         x = normal(generator, n, d)
         scores = x @ gaussian_scores_matrix(d, s, generator) @ x.mT
-        measured += float(participation((scores if told else 2 * scores).softmax(-1)).mean())
+        measured += float(participation((scores if same_size else 2 * scores).softmax(-1)).mean())
         expected += float(curves(n).expected(row_deviation(scores)).mean())
     return Evidence(abs(measured / expected - 1), 0.2, "<=", detail={"s": s, "participation": measured / 20})
 
@@ -273,8 +273,8 @@ CLAIMS = (
         measures="relative difference of the mean participation over 20 heads",
         source=REM,
         assumptions=("64 tokens of 64 dimensions", "scores with a standard deviation of .5 to 2.5"),
-        check=partial(_gaussian_null, told=True),
-        control=partial(_gaussian_null, told=False),
+        check=partial(_gaussian_null, same_size=True),
+        control=partial(_gaussian_null, same_size=False),
         control_description="scores that are doubled after their variance was measured",
     ),
     Claim(

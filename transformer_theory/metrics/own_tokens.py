@@ -11,25 +11,31 @@ OWN_TOKENS_SAMPLE = 16  # number of tokens per sequence whose scores are compare
 OWN_TOKENS_COSINE = 0.9  # smallest cosine between stored and recomputed scores of a head that attends to its own tokens
 
 
-def attends_elsewhere(activations: Activations, W: Float[Tensor, "heads d d"]) -> bool:
-    r"""Returns whether the module attends to tokens other than its own, judged by its queries and keys; False if these are not known.
+def attends_elsewhere(activations: Activations) -> bool:
+    r"""Returns whether the module attends to tokens other than its own, judged by its queries and keys; False if these or
+    the bilinear form W are not known.
 
     The stored scores of queries and keys are compared with :math:`x^\top W x`. Both are centred over queries and over keys, so that
     biases of the projections and terms common to all keys cancel.
     """
     T, d = activations.tokens.shape[1:]
-    query, key = activations.query, activations.key
-    if W.shape[1:] != (d, d) or query is None or key is None or len(key) != len(activations.tokens):
+    query, key, W = activations.query, activations.key, activations.bilinear
+    if W is None or W.shape[1:] != (d, d) or query is None or key is None or len(key) != len(activations.tokens):
         return False
     if query.shape[2] != T or key.shape[2] < T:
         return True
     # A few tokens of three finite sequences suffice to distinguish the two cases.
     sample = torch.isfinite(activations.tokens[:8]).flatten(1).all(1).nonzero()[:3]
     positions = torch.linspace(0, T - 1, min(T, OWN_TOKENS_SAMPLE), device=sample.device).long()
-    x = activations.tokens[sample, positions].double()
-    queries, keys = (vectors.movedim(1, 2)[sample, positions].movedim(2, 1).double() for vectors in (query, key))
-    actual, expected = queries @ keys.mT, coordinates(x, W.double().mT) @ x[:, None].mT
-    actual, expected = (
-        s - s.mean(-1, keepdim=True) - s.mean(-2, keepdim=True) + s.mean((-1, -2), keepdim=True) for s in (actual, expected)
-    )
+    # Scores are bilinear, so centred vectors have centred scores. After this step single precision suffices.
+    precision = torch.promote_types(W.dtype, torch.float32)
+    x = _centred(activations.tokens[sample, positions]).to(precision)
+    queries, keys = (_centred(vectors.movedim(1, 2)[sample, positions].movedim(2, 1)).to(precision) for vectors in (query, key))
+    actual, expected = queries @ keys.mT, coordinates(x, W.detach().to(precision).mT) @ x[:, None].mT
     return float((actual * expected).sum()) < OWN_TOKENS_COSINE * float(actual.norm() * expected.norm())
+
+
+def _centred(vectors: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*batch tokens d"]:
+    """Subtracts the mean over the tokens, in float64."""
+    vectors = vectors.detach().double()
+    return vectors - vectors.mean(-2, keepdim=True)

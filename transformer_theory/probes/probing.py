@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -317,7 +316,7 @@ class Probe:
                     if arrays := metric.arrays():
                         self._arrays.setdefault(int(step), {}).update(arrays)
         rows += self._notes
-        self._keep([replace(row, model=row.model or self.name, step=int(step) if row.step is None else row.step) for row in rows])
+        self._keep([_placed(row, self.name, int(step)) for row in rows])
         self._measured += 1
         self._last = int(step)
 
@@ -375,3 +374,13 @@ def _checked(metrics: Sequence[Metric]) -> tuple[Metric, ...]:
 def _per_sequence(labels: Any, count: int) -> bool:
     """Whether these labels are a tensor of ``count`` integers."""
     return isinstance(labels, Tensor) and labels.shape == (count,) and not labels.is_floating_point()
+
+
+def _placed(row: Measurement, model: str, step: int) -> Measurement:
+    """Returns a row with the name of its network and the training step, where it has none of its own.
+
+    Nothing is validated again: a measurement has hundreds of rows, and this takes a tenth of the time of :func:`dataclasses.replace`.
+    """
+    placed = object.__new__(type(row))
+    placed.__dict__.update(row.__dict__, model=row.model or model, step=step if row.step is None else row.step)
+    return placed

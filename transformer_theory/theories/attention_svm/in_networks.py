@@ -246,7 +246,7 @@ class AlignmentMetric(Metric):
         tokens = (tokens if bool(finite_rows.all()) else tokens[finite_rows]).to("cpu", torch.promote_types(tokens.dtype, torch.float32))
         place = (activations.layer, activations.first_head)
         W = activations.bilinear.detach().clone()  # a module may return its own parameters, which training changes in place
-        self._store(place, tokens, W.cpu(), torch.tensor(attends_elsewhere(activations, W)))
+        self._store(place, tokens, W.cpu(), torch.tensor(activations.shared(attends_elsewhere)))
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> list[Measurement]:
         """Returns, per layer and head, the cosine with its null distribution, and the smallest margin relative to the largest possible.

@@ -29,9 +29,9 @@ from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator
 from ...core.theory import InNetworks
 from ...metrics.own_tokens import attends_elsewhere
-from .heads import normalised_gram, permute_keys, squared_contraction_of
+from .heads import permute_keys, residual_within, squared_contraction_of
 from .initialisation import contraction_of_tokens, largest_variance
-from .phases import curves, participation
+from .phases import curves, expected_participation, participation
 
 NAME = "collapse"
 CONTRACTION, RANDOM = "contraction of differences between tokens", "contraction of random weights"
@@ -51,56 +51,71 @@ class Stored:
     """What the metric keeps of one module, for sequences of one length.
 
     Attributes:
-        weights: ``[n, heads, q, k]``, -1 on keys that are not allowed, NaN where a weight is negative.
+        weights: ``[n, heads, q, k]``, 0 on keys that are not allowed, NaN where a weight is negative.
         gram: normalised inner products of the residuals of the tokens, ``[n, q, q]``; zeros where the tokens are equal or not finite.
         spread: 1 minus the mean cosine of the tokens, ``[n]``.
+        allowed: True for allowed keys, ``[n, 1 or heads, q, k]``; None if all are.
     """
 
     weights: Float[Tensor, "n heads q k"]
     gram: Float[Tensor, "n q q"]
     spread: Float[Tensor, " n"]
+    allowed: Bool[Tensor, "n masks q k"] | None
 
     @classmethod
     def of(cls, activations: Activations, most: int) -> "Stored":
         """Takes the first ``most`` sequences of the batch."""
-        weights, tokens = activations.weights, activations.tokens
+        weights, tokens, allowed = activations.weights, activations.tokens, activations.mask
         assert weights is not None
-        chosen = slice(most)  # the first ones, so that two halves merge to the same sequences as one pass
-        used = weights[chosen].detach().float()
-        used = torch.where(used < 0, torch.nan, used)
-        if (mask := activations.mask) is not None:
-            used = used.masked_fill(~mask.expand_as(weights)[chosen], -1.0)
-        q, inside = used.shape[2], _inside(used)
-        W = activations.bilinear
+        # The first ones, so that two halves merge to the same sequences as one pass.
+        used = weights[:most].detach().float()
+        if bool(used.amin() < 0):
+            used = torch.where(used < 0, torch.nan, used)
+        if allowed is not None:
+            allowed = (allowed[:most] if len(allowed) > 1 else allowed).expand(len(used), -1, -1, -1)
+            used = used.masked_fill(~allowed, 0.0)
+        q = used.shape[2]
         own = len(tokens) == len(weights) and q == used.shape[3] == tokens.shape[1]
-        if own and (W is None or not attends_elsewhere(activations, W.detach())):
-            x = tokens[chosen].detach().double()
-            # Zeros, which have no differences, stand for sequences that are not finite.
-            x = torch.where(x.isfinite().all(-1).all(-1)[:, None, None], x, 0.0)
-            gram = normalised_gram(x, inside)
-            # 1 - rho = tr(C) / E|x|^2 for the covariance over n - 1; the scale of a sequence cancels.
-            scaled = x / x.abs().amax((-2, -1), keepdim=True).clamp(min=1e-300)
-            mean = scaled.mean(-2, keepdim=True)
-            spread = (scaled - mean).square().sum((-2, -1)) / scaled.square().sum((-2, -1)).clamp(min=1e-300) * q / max(q - 1, 1)
+        if own and not activations.shared(attends_elsewhere):
+            gram, spread = _gram(tokens[:most].detach().double(), _inside(allowed))
         else:
             gram, spread = used.new_full((len(used), q, q), torch.nan), used.new_zeros(len(used))
-        return cls(used.cpu(), gram.float().cpu(), spread.float().cpu())
+        return cls(used.cpu(), gram.float().cpu(), spread.float().cpu(), None if allowed is None else allowed.cpu())
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Number of heads, queries, keys, and masks: 0 without a mask, 1 if all heads share it."""
+        heads, q, k = self.weights.shape[1:]
+        return heads, q, k, 0 if self.allowed is None else self.allowed.shape[1]
 
     def packed(self) -> Tensor:
         """Returns one tensor per sequence, ``[n, numbers]``."""
-        return torch.cat([self.spread[:, None], self.gram.flatten(1), self.weights.flatten(1)], 1)
+        mask = [] if self.allowed is None else [self.allowed.flatten(1).float()]
+        return torch.cat([self.spread[:, None], self.gram.flatten(1), self.weights.flatten(1), *mask], 1)
 
     @classmethod
-    def unpacked(cls, packed: Float[Tensor, "n numbers"], heads: int, q: int, k: int) -> "Stored":
+    def unpacked(cls, packed: Float[Tensor, "n numbers"], heads: int, q: int, k: int, masks: int) -> "Stored":
         """Restores what :meth:`packed` returned."""
-        spread, gram, weights = packed.split([1, q * q, heads * q * k], 1)
-        return cls(weights.reshape(-1, heads, q, k), gram.reshape(-1, q, q), spread[:, 0])
+        spread, gram, weights, mask = packed.split([1, q * q, heads * q * k, masks * q * k], 1)
+        allowed = mask.reshape(-1, masks, q, k).bool() if masks else None
+        return cls(weights.reshape(-1, heads, q, k), gram.reshape(-1, q, q), spread[:, 0], allowed)
 
-    @property
-    def allowed(self) -> Bool[Tensor, "n heads q k"] | None:
-        """True for allowed keys; None if all are."""
-        hidden = self.weights < 0
-        return ~hidden if bool(hidden.any()) else None
+
+def _gram(x: Float[Tensor, "n q d"], inside: Bool[Tensor, "n q"] | None) -> tuple[Float[Tensor, "n q q"], Float[Tensor, " n"]]:
+    """Returns the normalised Gram matrices and the spreads of :class:`Stored`."""
+    size = torch.linalg.vector_norm(x, dim=(1, 2))
+    if not bool(((size > 1e-100) & (size < 1e100)).all()):  # squares of the others may leave the range of float64
+        largest = x.abs().amax((1, 2))
+        # Zeros, which have no differences, stand for sequences that are not finite.
+        largest, x = torch.where(largest.isfinite(), largest, 0.0), torch.where(largest.isfinite()[:, None, None], x, 0.0)
+        x = x / torch.where(largest > 0, largest, 1.0)[:, None, None]
+        size = torch.linalg.vector_norm(x, dim=(1, 2))
+    R = residual_within(x, inside)
+    gram, q = R @ R.mT, x.shape[1]
+    trace = gram.diagonal(dim1=1, dim2=2).sum(-1)
+    # 1 - rho = tr(C) / E|x|^2 for the covariance over n - 1.
+    spread = trace / size.square().clamp(min=1e-300) * q / max(q - 1, 1)
+    return gram / torch.where(trace > 0, trace, 1.0)[:, None, None], spread
 
 
 class HeadContraction(Metric):
@@ -110,7 +125,7 @@ class HeadContraction(Metric):
         most_draws: largest number of draws of the nulls.
 
     Attributes:
-        sums: by layer, first head, heads, queries and keys: up to 32 sequences, ``[n, numbers]`` (:class:`Stored`).
+        sums: by layer, first head, heads, queries, keys and masks: up to 32 sequences, ``[n, numbers]`` (:class:`Stored`).
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
@@ -123,7 +138,8 @@ class HeadContraction(Metric):
         """Stores sequences of one module; modules without known weights are skipped."""
         if (weights := activations.weights) is None or not weights.numel():
             return
-        place = (activations.layer, activations.first_head, *weights.shape[1:])
+        masks = 0 if activations.mask is None else activations.mask.shape[1]
+        place = (activations.layer, activations.first_head, *weights.shape[1:], masks)
         missing = self._limit(place) - len(self.sums.get(place, ()))
         if missing > 0:
             self.add(place, Stored.of(activations, missing).packed())
@@ -134,14 +150,14 @@ class HeadContraction(Metric):
 
     @staticmethod
     def _limit(place: Place) -> int:
-        *_, heads, q, k = place
+        *_, heads, q, k, _ = place
         return max(1, min(STORED, NUMBERS // (heads * q * k)))
 
     def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
         """Returns four rows per layer and head, with at most ``most_draws`` draws of the nulls."""
         lengths: dict[tuple[int, int, int], list[Stored]] = {}
-        for (layer, first, heads, q, k), packed in sorted(self.sums.items(), key=lambda item: item[0]):
-            lengths.setdefault((layer, first, heads), []).append(Stored.unpacked(packed, heads, q, k))
+        for (layer, first, *sizes), packed in sorted(self.sums.items(), key=lambda item: item[0]):
+            lengths.setdefault((layer, first, sizes[0]), []).append(Stored.unpacked(packed, *sizes))
         rows: list[Measurement] = []
         for (layer, first, heads), stored in lengths.items():
             generator_ = fixed_generator() if generator is None else torch.Generator().manual_seed(generator.initial_seed())
@@ -152,14 +168,17 @@ class HeadContraction(Metric):
         return rows
 
 
-def _inside(weights: Float[Tensor, "n heads q k"]) -> Bool[Tensor, "n k"]:
-    """Returns which keys any query may see, from weights that are -1 elsewhere; the others are padding."""
-    return ~(weights < 0).all(2).all(1)
+def _inside(allowed: Bool[Tensor, "n masks q k"] | None) -> Bool[Tensor, "n k"] | None:
+    """Returns which keys any query may see, the others are padding; None if there is no padding."""
+    if allowed is None:
+        return None
+    inside = allowed.any(2).any(1)
+    return None if bool(inside.all()) else inside
 
 
-def _root_mean(squares: Sequence[Float[Tensor, "n heads"]], head: int) -> float:
-    """Returns the root of the mean over sequences of one head's squares; the theory speaks of mean squares."""
-    return float(torch.cat(list(squares))[:, head].mean()) ** 0.5
+def _root_mean(squares: Sequence[Float[Tensor, "n heads"]]) -> list[float]:
+    """Returns the root of the mean over sequences of the squares of each head; the theory speaks of mean squares."""
+    return torch.cat(list(squares)).mean(0).sqrt().tolist()
 
 
 def _contractions(stored: Sequence[Stored], draws: int, generator: Generator):
@@ -167,46 +186,52 @@ def _contractions(stored: Sequence[Stored], draws: int, generator: Generator):
     values, chance, predicted, reason, note = [], [[] for _ in range(draws)], [], OTHER_KEYS, ""
     variances = []  # of the scores within rows, as a share of the largest that the prediction covers
     for each in stored:
-        if bool(each.gram.isnan().any()):
+        if bool(each.gram[:, 0, 0].isnan().any()):
             continue
         if each.gram.shape[-1] < 2:
             reason = SINGLE
             continue
-        differ, weights = each.gram.diagonal(dim1=1, dim2=2).sum(-1) > 0.5, each.weights.clamp(min=0)
-        rows_fit = ((weights.sum(-1) - 1).abs() < 1e-2) | ~_inside(each.weights)[:, None]  # false for NaN
+        differ, weights, gram, allowed = each.gram.diagonal(dim1=1, dim2=2).sum(-1) > 0.5, each.weights, each.gram, each.allowed
+        inside, rows_fit = _inside(allowed), (weights.sum(-1) - 1).abs() < 1e-2  # false for NaN
+        if inside is not None:
+            rows_fit = rows_fit | ~inside[:, None]
         usable = differ & rows_fit.flatten(1).all(1)
         if not bool(usable.any()):
             reason = WEIGHTS if bool(differ.any()) else EQUAL
             continue
-        weights, gram = weights[usable], each.gram[usable, None]
-        allowed, inside = each.allowed, None
+        spread = each.spread[usable, None]
+        weights, gram = weights if bool(usable.all()) else weights[usable], gram[usable, None]
+        inside = None if inside is None else inside[usable, None]
         if allowed is not None:
-            allowed, inside = allowed[usable], _inside(each.weights)[usable, None]
-            if bool((allowed == allowed[:, :1]).all()):
+            allowed = allowed[usable]
+            if allowed.shape[1] > 1 and bool((allowed == allowed[:, :1]).all()):
                 allowed = allowed[:, :1]
-            if bool((allowed != inside[:, :, None]).any(-1)[inside.expand(allowed.shape[:3])].any()):
+            different = (~allowed if inside is None else allowed != inside[:, :, None]).any(-1)
+            if bool((different if inside is None else different & inside).any()):
                 note = "rows see different keys: uniform attention contracts less than to 0"
         values.append(squared_contraction_of(weights, gram, inside))
         for draw in chance:
             draw.append(squared_contraction_of(permute_keys(weights, generator, allowed=allowed), gram, inside))
         if allowed is None:
             v = _deviations(weights, None)[0].square().mean(-1)
-            n, spread = weights.shape[-1], each.spread[usable, None]
+            n = weights.shape[-1]
             D = gram.square().sum((-2, -1)).reciprocal()  # tr(C) = 1
             predicted.append(contraction_of_tokens(v.clamp(max=1.0), 1 - spread, n, D).square())
             variances.append(v / largest_variance(n))
+
+    drawn = [_root_mean(draw) for draw in chance] if values else []
+    found, random = _root_mean(values) if values else [], _root_mean(predicted) if predicted else []
+    covered = torch.cat(variances).mean(0).le(1).tolist() if predicted else []
 
     def rows(head: int, columns: dict) -> Iterator[Measurement]:
         if not values:
             yield Measurement(NAME, "in network", CONTRACTION, None, reason=reason, side=">=", source=DONG, **columns)
             return
-        null = Null(PERMUTED, tuple(_root_mean(draw, head) for draw in chance)) if draws else None
-        value = _root_mean(values, head)
-        yield Measurement(NAME, "in network", CONTRACTION, value, null=null, side=">=", source=DONG, note=note, **columns)
+        null = Null(PERMUTED, tuple(draw[head] for draw in drawn)) if draws else None
+        yield Measurement(NAME, "in network", CONTRACTION, found[head], null=null, side=">=", source=DONG, note=note, **columns)
         value, why = None, "a mask hides keys: the formula needs rows that see all keys"
         if predicted:
-            covered = float(torch.cat(variances)[:, head].mean()) <= 1
-            value, why = (_root_mean(predicted, head), "") if covered else (None, TOO_LARGE)
+            value, why = (random[head], "") if covered[head] else (None, TOO_LARGE)
         yield Measurement(NAME, "in network", RANDOM, value, reason=why, source=DONG, **columns)
 
     return rows
@@ -232,26 +257,21 @@ def _participations(stored: Sequence[Stored], draws: int, generator: Generator):
     heads = stored[0].weights.shape[1]
     total = torch.zeros(3 + draws, heads, dtype=torch.float64)  # rows; sum of the excess; sum of b^2; sums of the draws' excess
     for each in stored:
-        q = each.weights.shape[2]
+        q, k = each.weights.shape[2:]
         chosen = torch.linspace(0, q - 1, min(q, QUERIES)).long()
-        weights, allowed = each.weights[:, :, chosen], each.allowed
-        seen = None
-        if allowed is not None:
-            allowed = allowed[:, :, chosen]
-            seen = _inside(each.weights)[:, None, chosen] if q == weights.shape[-1] else None
-        weights = weights.clamp(min=0)
+        weights, allowed = each.weights[:, :, chosen], None if each.allowed is None else each.allowed[:, :, chosen]
         deviation, fits = _deviations(weights, allowed)
-        fits = fits if seen is None else fits & seen
-        keys = torch.full(fits.shape, weights.shape[-1]) if allowed is None else allowed.sum(-1).expand(fits.shape)
-        measured = participation(weights).double()
-        for n in keys[fits].unique().tolist():
-            which, table = fits & (keys == n), curves(n)
-            s = deviation[which].double()
-            expected = table.expected(s)
-            parts = [torch.ones_like(s), measured[which] - expected, s.square() / torch.tensor(float(n)).log()]
-            parts += [table.draw(s, generator) - expected for _ in range(draws)]
-            head = which.nonzero()[:, 1]
-            total.index_add_(1, head, torch.stack(parts))
+        if q == k and (inside := _inside(each.allowed)) is not None:
+            fits = fits & inside[:, None, chosen]
+        keys = torch.tensor(k).expand(fits.shape) if allowed is None else allowed.sum(-1).expand(fits.shape)
+        s, n, measured = deviation[fits].double(), keys[fits], participation(weights)[fits].double()
+        expected, head = expected_participation(n, s), fits.nonzero()[:, 1]
+        parts = torch.stack([torch.ones_like(s), measured - expected, s.square() / n.double().log()])
+        total[:3].index_add_(1, head, parts)
+        for m in n.unique().tolist() if draws else ():
+            which, table = n == m, curves(m)
+            drawn = torch.stack([table.draw(s[which], generator) - expected[which] for _ in range(draws)])
+            total[3:].index_add_(1, head[which], drawn)
 
     def rows(head: int, columns: dict) -> Iterator[Measurement]:
         count, excess, phase, *chance = total[:, head].tolist()

@@ -81,20 +81,21 @@ class Curves:
     each: Float[Tensor, "rows points"]
     mean: Float[Tensor, " points"]
 
-    def _place(self, s: Float[Tensor, " m"]) -> tuple[Int[Tensor, " m"], Float[Tensor, " m"]]:
+    def place(self, s: Float[Tensor, " m"]) -> tuple[Int[Tensor, " m"], Float[Tensor, " m"]]:
+        """Returns the grid points to the right of the standard deviations, and how far these are from the left ones, in [0, 1]."""
         right = torch.searchsorted(self.grid, s.contiguous()).clamp(1, len(self.grid) - 1)
         left, end = self.grid[right - 1].square(), self.grid[right].square()
         return right, ((s.square() - left) / (end - left)).clamp(0, 1)
 
     def expected(self, s: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
         """Returns the mean participation at standard deviations s, by interpolation."""
-        right, share = self._place(s)
+        right, share = self.place(s)
         return _between(self.mean[right - 1], self.mean[right], share)
 
     def draw(self, s: Float[Tensor, " m"], generator: Generator) -> Float[Tensor, " m"]:
         """Draws a row for each standard deviation, and returns its participation there."""
         rows = torch.randint(len(self.each), s.shape, generator=generator)
-        right, share = self._place(s)
+        right, share = self.place(s)
         return _between(self.each[rows, right - 1], self.each[rows, right], share)
 
 
@@ -119,6 +120,21 @@ def curves(n: int) -> Curves:
     scores = torch.cat([half, -half])  # the skewness, which dominates the error of the mean at small s, cancels
     each = torch.stack([participation((s * scores).softmax(-1)) for s in grid.tolist()], 1)
     return Curves(grid, each, each.mean(0))
+
+
+def expected_participation(n: Int[Tensor, " m"], s: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
+    """Returns the mean participation of rows of n keys at standard deviations s, ``[m]``, by interpolation; one n and s per row.
+
+    Raises:
+        ValueError: a row has fewer than two keys.
+    """
+    if not len(n):
+        return s.clone()
+    present = n.bincount() > 0
+    tables, which = [curves(number) for number in present.nonzero()[:, 0].tolist()], present.cumsum(0)[n] - 1
+    mean = torch.stack([table.mean for table in tables])
+    right, share = tables[0].place(s)  # all tables have the same grid
+    return _between(mean[which, right - 1], mean[which, right], share)
 
 
 def row_deviation(scores: Float[Tensor, "*batch keys"], allowed: Float[Tensor, "*batch keys"] | None = None) -> Float[Tensor, "*batch"]:

@@ -21,7 +21,7 @@ Sources: :cite:t:`velickovic2025softmax`; the quantities are our own.
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -86,19 +86,30 @@ class ScoreGaps(Metric):
         if weights is None or not weights.numel() or len(self.sums.get(place, ())) >= ROWS:
             return
         rows, queries = spaced(len(weights), SEQUENCES), spaced(weights.shape[2], QUERIES)
-        allowed = allowed_keys(activations, weights)[rows][:, :, queries]
-        A = weights[rows][:, :, queries]
-        total = A.sum(-1)
-        valid = total.isfinite() & (total > MIN_ROW_SUM) & (allowed.sum(-1) >= 3)
+        A, allowed = weights[rows][:, :, queries], None
+        total, n = A.sum(-1), A.new_tensor(A.shape[-1], dtype=torch.float32)
+        if activations.mask is not None:
+            allowed = activations.mask.expand(len(weights), -1, -1, -1)[rows][:, :, queries].float()
+            n = allowed.sum(-1)
+        valid = total.isfinite() & (total > MIN_ROW_SUM) & (n >= 3)
         # Log-weights are the scores up to a constant per row. Weights that underflow are cut off at the smallest normal number of
         # their dtype, so g is at most 87 in float32 and 9.7 in float16.
         tiny = max(torch.finfo(A.dtype).tiny, torch.finfo(torch.float32).tiny)
-        scores = torch.where(valid[..., None], A, 1.0).float().clamp(min=tiny).log()
-        n = allowed.sum(-1).float()
-        mean = (scores * allowed).sum(-1, keepdim=True) / n[..., None].clamp(min=1)
-        spread = (((scores - mean) * allowed).square().sum(-1) / n.clamp(min=1)).sqrt()
-        gap = score_gap(scores, allowed=allowed) if scores.shape[-1] >= 2 else torch.full_like(spread, math.nan)
-        found = torch.where(valid[..., None], torch.stack([n, spread, gap], -1), math.nan)
+        A = torch.where(valid[..., None], A, 1.0).float().clamp(min=tiny)
+        scores = A.log()
+        if allowed is None:
+            spread = (scores - scores.mean(-1, keepdim=True)).square().mean(-1).sqrt()
+        else:
+            A, count = A * allowed, n.clamp(min=1)
+            mean = (scores * allowed).sum(-1, keepdim=True) / count[..., None]
+            spread = (((scores - mean) * allowed).square().sum(-1) / count).sqrt()
+        # The gap of :func:`.score_gap`, from weights. The others are summed without the largest: 1 - a_max would lose all digits in a
+        # sharp head. Of several equal ones, all but one are others.
+        best = A.amax(-1, keepdim=True)
+        largest = best == A
+        others = A.masked_fill(largest, 0.0).sum(-1) + (largest.float().sum(-1) - 1) * best[..., 0]
+        gap = (best[..., 0] * (n - 1) / others).log()
+        found = torch.where(valid[..., None], torch.stack([n.expand_as(gap), spread, gap], -1), math.nan)
         self.add((*place, 1), torch.tensor([float(activations.mask is None and activations.bilinear is not None)]))
         self.add(place, found.transpose(1, 2).flatten(0, 1).cpu())
 
@@ -108,41 +119,34 @@ class ScoreGaps(Metric):
         for place, stored in sorted(self.sums.items(), key=lambda item: item[0]):
             if len(place) == 3:
                 continue
-            covered = bool(self.sums[(*place, 1)].item())
-            for head, values in enumerate(stored.double().unbind(1), start=place[1]):
-                values = values[values[:, 0].isfinite()]
-                columns = {"layer": place[0], "head": head, "n": len(values), "source": OWN}
-                if not len(values):
+            verdict = None if bool(self.sums[(*place, 1)].item()) else "not covered"
+            n, _, gap = stored.double().unbind(2)
+            ratios, weights = gap / (n - 1).log(), predictions(n, gap)
+            means = torch.stack([ratios, *weights.values()]).nanmean(1).T.tolist()
+            counts = n.isfinite().sum(0).tolist()
+            for head, (count, (ratio, *predicted)) in enumerate(zip(counts, means)):
+                columns = {"layer": place[0], "head": place[1] + head, "n": count, "source": OWN}
+                if not count:
                     rows.append(Measurement(NAME, "in network", GAP, None, reason=NO_ROWS, side=">=", **columns))
                     continue
-                n, _, gap = values.unbind(1)
-                null = Null(GAUSSIAN, gaussian_ratios(values, draws, generator, heads=stored.shape[1])) if draws else None
-                ratio = float((gap / (n - 1).log()).mean())
+                null = None
+                if draws:
+                    values = stored[:, head].double()
+                    null = Null(GAUSSIAN, gaussian_ratios(values[n[:, head].isfinite()], draws, generator, heads=stored.shape[1]))
                 rows.append(Measurement(NAME, "in network", GAP, ratio, null=null, side=">=", **columns))
-                rows += predictions(n, gap, covered=covered, **columns)
+                columns |= {"unit": "share", "verdict": verdict, "note": f"with n keys {predicted[0]:.3f}"}
+                for setting, value in zip([*weights][1:], predicted[1:]):
+                    rows.append(Measurement(NAME, "in network", PREDICTED, value, setting=setting, **columns))
         return rows
 
 
-def predictions(keys: Float[Tensor, " rows"], gap: Float[Tensor, " rows"], *, covered: bool, **columns: Any) -> list[Measurement]:
-    """Returns the predicted weights of the chosen key at 2n and 16n keys, two each."""
+def predictions(keys: Float[Tensor, "*rows"], gap: Float[Tensor, "*rows"]) -> dict[str, Float[Tensor, "*rows"]]:
+    """Returns the weight of the chosen key with n keys, and its predictions at 2n and 16n keys, two each."""
     now = torch.sigmoid(gap - (keys - 1).log())
-    found = []
+    found = {"n keys": now}
     for times in TIMES:
-        alone = torch.sigmoid(gap - (times * keys - 1).log())
-        for name, value in (("one winner", alone), ("same source", now / times)):
-            found.append(
-                Measurement(
-                    NAME,
-                    "in network",
-                    PREDICTED,
-                    float(value.mean()),
-                    unit="share",
-                    setting=f"{times} n keys, {name}",
-                    verdict=None if covered else "not covered",
-                    note=f"with n keys {float(now.mean()):.3f}",
-                    **columns,
-                )
-            )
+        found[f"{times} n keys, one winner"] = torch.sigmoid(gap - (times * keys - 1).log())
+        found[f"{times} n keys, same source"] = now / times
     return found
 
 
@@ -195,9 +199,9 @@ class KeptShare(Metric):
             self.add((*place, found), torch.zeros(weights.shape[1], 1, dtype=torch.float64))
             return
         own, other, before, valid = found
-        parts = torch.stack([valid.float(), before.masked_fill(~valid, 0.0), own.amax(-1).masked_fill(~valid, 0.0)], -1)
-        sums = [part.masked_fill(~valid[..., None], 0.0).double().sum((0, 2)) for part in (own, other)]
-        self.add((*place, own.shape[-1]), torch.cat([parts.double().sum((0, 2)), *sums], 1).cpu())
+        parts = torch.stack([valid.float(), before, own.amax(-1)], -1)
+        sums = [part.sum((0, 2), dtype=torch.float64) for part in (parts, own, other)]
+        self.add((*place, own.shape[-1]), torch.cat(sums, 1).cpu())
 
     def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
         """Returns two rows per layer and head, or one per module with the reason."""
@@ -236,7 +240,7 @@ def doubled_weights(activations: Activations) -> Doubled | int:
 
     Returns:
         Weights on the own keys and on the others, ``[n, heads, q, k]`` each; the largest weight without the others, and which rows count,
-        ``[n, heads, q]``.
+        ``[n, heads, q]``. Weights of rows that do not count are 0.
     """
     weights, query, key = activations.weights, activations.query, activations.key
     assert weights is not None
@@ -248,41 +252,53 @@ def doubled_weights(activations: Activations) -> Doubled | int:
     rows = spaced(n, PAIRED)
     rows, queries = rows[: len(rows) // 2 * 2], spaced(q, QUERIES)
     partner = rows.roll(len(rows) // 2)
-    A = weights[rows][:, :, queries].float()
-    mask = allowed_keys(activations, weights)
-    allowed, other_allowed = mask[rows][:, :, queries], mask[partner][:, :, queries]
-    vectors = query[rows][:, :, queries].float()
-    own, other = (vectors @ key[each].float().mT for each in (rows, partner))
+    A, allowed, both_allowed = weights[rows][:, :, queries].float(), None, None
+    vectors, keys = query[rows][:, :, queries].float(), key[rows].float()
+    own, other = (vectors @ each.mT for each in (keys, keys.roll(len(rows) // 2, 0)))
+    if activations.mask is not None:
+        mask = allowed_keys(activations, weights)
+        allowed, other_allowed = mask[rows][:, :, queries], mask[partner][:, :, queries]
+        both_allowed = torch.cat([allowed, other_allowed], -1)
     fit = fitted_scores(A, own, allowed)
     if fit is None:
         return -3
     scale, constant = fit
     total = A.sum(-1)
-    valid = total.isfinite() & (total > MIN_ROW_SUM) & (allowed.sum(-1) >= 1) & (other_allowed.sum(-1) >= 1)
-    scores = [(scale * products - constant).masked_fill(~seen, -math.inf) for products, seen in ((own, allowed), (other, other_allowed))]
-    both = torch.cat([torch.where(valid[..., None], each, 0.0) for each in scores], -1).softmax(-1)
-    return both[..., :k], both[..., k:], A.amax(-1), valid
+    valid, scores = total.isfinite() & (total > MIN_ROW_SUM), scale * torch.cat([own, other], -1) - constant
+    if both_allowed is not None:
+        valid = valid & both_allowed[..., :k].any(-1) & both_allowed[..., k:].any(-1)
+        scores = scores.masked_fill(~both_allowed, -math.inf)
+    both, before = scores.softmax(-1), A.amax(-1)
+    if not bool(valid.all()):
+        both, before = torch.where(valid[..., None], both, 0.0), torch.where(valid, before, 0.0)
+    return both[..., :k], both[..., k:], before, valid
 
 
 def fitted_scores(
-    weights: Float[Tensor, "n heads q k"], products: Float[Tensor, "n heads q k"], allowed: Bool[Tensor, "n heads q k"]
+    weights: Float[Tensor, "n heads q k"], products: Float[Tensor, "n heads q k"], allowed: Bool[Tensor, "n heads q k"] | None
 ) -> tuple[Float[Tensor, "heads 1 1"], Float[Tensor, "n heads q 1"]] | None:
     """Fits log a = c q k - constant, with c for each head and a constant for each row; None if there is a residual or nothing to fit.
 
     Args:
         weights, products: attention weights, and products of queries and keys.
-        allowed: mask of the keys.
+        allowed: mask of the keys. None: all keys.
     """
-    seen = allowed & (weights > 1e-30) & products.isfinite()  # weights that underflow say nothing about their scores
-    count = seen.sum(-1, keepdim=True).clamp(min=1)
-    x, y = torch.where(seen, products, 0.0), torch.where(seen, weights, 1.0).log()
-    x_mean, y_mean = x.sum(-1, keepdim=True) / count, y.sum(-1, keepdim=True) / count
-    x, y = torch.where(seen, x - x_mean, 0.0), torch.where(seen, y - y_mean, 0.0)
-    # Rows in which all weights but one underflow say nothing about the scale. Products that are all equal need none.
+    if allowed is None and bool((weights.amin() > 1e-30) & products.sum().isfinite()):
+        x, y = products, weights.log()
+        x_mean, y_mean = x.mean(-1, keepdim=True), y.mean(-1, keepdim=True)
+        x, y = x - x_mean, y - y_mean
+    else:
+        known = products.isfinite() if allowed is None else products.isfinite() & allowed
+        seen = known & (weights > 1e-30)  # weights that underflow say nothing about their scores
+        count = seen.sum(-1, keepdim=True).clamp(min=1)
+        x, y = torch.where(seen, products, 0.0), torch.where(seen, weights, 1.0).log()
+        x_mean, y_mean = x.sum(-1, keepdim=True) / count, y.sum(-1, keepdim=True) / count
+        x, y = torch.where(seen, x - x_mean, 0.0), torch.where(seen, y - y_mean, 0.0)
+        # Rows in which all weights but one underflow say nothing about the scale. Products that are all equal need none.
+        still = x.abs().amax((0, 2, 3)) == 0
+        if bool(still.any()) and bool(((torch.where(known, products - x_mean, 0.0).abs().amax((0, 2, 3)) > 0) & still).any()):
+            return None
     spread = x.square().sum((0, 2, 3))
-    varied = torch.where(allowed & products.isfinite(), products - x_mean, 0.0).abs().amax((0, 2, 3)) > 0
-    if bool((varied & (spread == 0)).any()):
-        return None
     scale = (x * y).sum((0, 2, 3)) / spread.clamp(min=1e-30)
     scale = scale[:, None, None]
     residual = (y - scale * x).square().mean().sqrt()

@@ -12,6 +12,7 @@ r"""The sink of a head, and two tests that run the network on inputs made for th
   block of an eighth of the height and width is exchanged.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -68,22 +69,22 @@ class SinkValue(Metric):
             # Sequences of different lengths have different sinks; the length with the most rows of weights is shown.
             parts = {place[2]: sums for place, sums in self.sums.items() if place[:2] == (layer, first)}
             T = max(parts, key=lambda T: float(parts[T][:, 0].sum()) if T else -1.0)
-            for head, sums in enumerate(parts[T], start=first):
+            for head, sums in enumerate(parts[T].tolist(), start=first):
                 columns = {"layer": layer, "head": head, "source": SINKS, "side": "<="}
-                mass, norms, uniform = sums[1:].split(T) if T else sums.new_zeros(3, 0)
-                usable = T >= 2 and float(sums[0]) > 0 and bool(norms.isfinite().all()) and float(norms.sum()) > 0
-                if not usable:
+                count, mass, norms, uniform = (
+                    (int(sums[0]), sums[1 : T + 1], sums[T + 1 : 2 * T + 1], sums[2 * T + 1 :]) if T else (0, [], [], [])
+                )
+                mean = sum(norms) / max(T, 1)
+                if T < 2 or not count or not 0 < mean < math.inf:
                     reason = "values are unknown, zero or not finite, or there is one key"
                     rows.append(Measurement(NAME, "in network", SINK_NORM, None, reason=reason, **columns))
                     continue
-                sink, ratios = int(mass.argmax()), norms / norms.mean()
-                others = torch.cat([ratios[:sink], ratios[sink + 1 :]])
-                chosen = spaced(len(others), draws)
-                null = Null(OTHER_KEYS, tuple(others[chosen].tolist())) if draws else None
-                weight, level = float(mass[sink] / sums[0]), float(uniform[sink] / sums[0])
-                note = f"key {sink} has a mean weight of {weight:.3f}, uniform attention {level:.3f}"
-                columns |= {"note": note, "n": int(sums[0])}
-                rows.append(Measurement(NAME, "in network", SINK_NORM, float(ratios[sink]), null=null, **columns))
+                sink = max(range(T), key=mass.__getitem__)
+                others = [norm / mean for key, norm in enumerate(norms) if key != sink]
+                null = Null(OTHER_KEYS, tuple(others[key] for key in spaced(T - 1, draws).tolist())) if draws else None
+                note = f"key {sink} has a mean weight of {mass[sink] / count:.3f}, uniform attention {uniform[sink] / count:.3f}"
+                columns |= {"note": note, "n": count}
+                rows.append(Measurement(NAME, "in network", SINK_NORM, norms[sink] / mean, null=null, **columns))
         return rows
 
 

@@ -162,7 +162,7 @@ class ValueAlignment(Metric):
         if field is not None and after is not None and field.shape == x[some].shape:
             x, y = at_least_float32(x[some]), at_least_float32(after.detach()[some])
             sums[0] = len(x)
-            if bool(x.isfinite().all()) and bool(y.isfinite().all()):
+            if bool(torch.isfinite(x.sum() + y.sum())):
                 sums[1:] = torch.stack(self._sums(x, y, field, count)).double().cpu()
         self.add((layer,), sums)
 
@@ -174,8 +174,9 @@ class ValueAlignment(Metric):
         """
         n, T, _ = x.shape
         moved = y - x
-        size, radial, length = (x * x).sum(-1), (x * moved).sum(-1), (moved * moved).sum(-1)
-        along, fields, both = (x * field).sum(-1), (field * field).sum(-1), (moved * field).sum(-1)
+        vectors = torch.stack([x, moved, field], 2).flatten(0, 1)
+        products = (vectors @ vectors.mT).flatten(1).T.unflatten(1, (n, T))
+        size, radial, along, _, length, both, _, _, fields = products
         size = size.clamp(min=torch.finfo(size.dtype).tiny)
         step, toward = length - radial.square() / size, fields - along.square() / size
         used = (step > ROUNDING * length) & (toward > ROUNDING * fields)

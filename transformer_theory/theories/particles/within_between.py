@@ -88,15 +88,20 @@ def pair_sums(u: Float[Tensor, "n T d"], valid: Bool[Tensor, "n T"], *, draws: i
     """
     n, T, d = u.shape
     valid = valid & (valid.sum(0) > 1)
+    complete = bool(valid.all())
     v = valid.to(u.dtype)
-    complete, counts = bool(valid.all()), v.sum(0).clamp(min=1)
+    counts = v.sum(0).clamp(min=1)
     u = u if complete else u * v[..., None]
     sums, means = u.sum(1), u.sum(0) / counts[:, None]
     size, present = v.sum(), v.sum(1)
-    within = sums.square().sum() - size, present.square().sum() - size
+    within = torch.stack([sums.square().sum() - size, present.square().sum() - size])
     # Deviations from the means of their positions enter through sums alone: of a sequence, and of their squares.
     squares = size - (counts * means.square().sum(1)).sum()
-    first = _pair(sums - v @ means, squares, v, counts)
+    if complete:
+        expected = u.new_tensor(T * (T - 1.0) * (n - 1))
+        first = torch.stack([(sums - means.sum(0)).square().sum() - squares, expected]).double()
+    else:
+        first = _pair(sums - v @ means, squares, v, counts)
     freedom = (v.sum(0) - 1).clamp(min=0).sum()
     chance = torch.zeros(0, 2, dtype=torch.float64, device=u.device)
     if draws:
@@ -111,7 +116,7 @@ def pair_sums(u: Float[Tensor, "n T d"], valid: Bool[Tensor, "n T"], *, draws: i
             else:
                 rows += [_pair(one, squares, mask, counts)[None] for one, mask in zip(added, v.flatten()[part])]
         chance = torch.cat(rows)
-    return Sums(first, torch.stack([squares, freedom]).double(), torch.stack(within).double(), chance)
+    return Sums(first, torch.stack([squares, freedom]).double(), within.double(), chance)
 
 
 def _pair(sums: Tensor, squares: Tensor, v: Tensor, counts: Tensor) -> Float[Tensor, "2"]:

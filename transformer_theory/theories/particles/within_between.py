@@ -88,7 +88,7 @@ def pair_sums(u: Float[Tensor, "n T d"], valid: Bool[Tensor, "n T"], *, draws: i
     """
     n, T, d = u.shape
     valid = valid & (valid.sum(0) > 1)
-    complete = bool(valid.all())
+    complete = n > 0 and bool(valid.all())
     v = valid.to(u.dtype)
     counts = v.sum(0).clamp(min=1)
     u = u if complete else u * v[..., None]

@@ -17,6 +17,7 @@ All are measured on the first 32 sequences of each module, which are stored. Sco
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -31,7 +32,7 @@ from ...core.theory import InNetworks
 from ...metrics.own_tokens import attends_elsewhere
 from .heads import permute_keys, residual_within, squared_contraction_of
 from .initialisation import contraction_of_tokens, largest_variance
-from .phases import curves, expected_participation, participation
+from .phases import curves, expected_participation, participation, row_deviation
 
 NAME = "collapse"
 CONTRACTION, RANDOM = "contraction of differences between tokens", "contraction of random weights"
@@ -87,6 +88,16 @@ class Stored:
         """Number of heads, queries, keys, and masks: 0 without a mask, 1 if all heads share it."""
         heads, q, k = self.weights.shape[1:]
         return heads, q, k, 0 if self.allowed is None else self.allowed.shape[1]
+
+    @cached_property
+    def sums_to_one(self) -> Bool[Tensor, "n heads q"]:
+        """Which rows are distributions; False for NaN."""
+        return (self.weights.sum(-1) - 1).abs() < 1e-2
+
+    @cached_property
+    def deviations(self) -> Float[Tensor, "n heads q"]:
+        """The standard deviation of the scores of each row over its allowed keys."""
+        return _deviations(self.weights, self.allowed)
 
     def packed(self) -> Tensor:
         """Returns one tensor per sequence, ``[n, numbers]``."""
@@ -192,16 +203,17 @@ def _contractions(stored: Sequence[Stored], draws: int, generator: Generator):
             reason = SINGLE
             continue
         differ, weights, gram, allowed = each.gram.diagonal(dim1=1, dim2=2).sum(-1) > 0.5, each.weights, each.gram, each.allowed
-        inside, rows_fit = _inside(allowed), (weights.sum(-1) - 1).abs() < 1e-2  # false for NaN
+        inside, rows_fit = _inside(allowed), each.sums_to_one
         if inside is not None:
             rows_fit = rows_fit | ~inside[:, None]
         usable = differ & rows_fit.flatten(1).all(1)
-        if not bool(usable.any()):
+        count = int(usable.sum())
+        if not count:
             reason = WEIGHTS if bool(differ.any()) else EQUAL
             continue
-        spread = each.spread[usable, None]
-        weights, gram = weights if bool(usable.all()) else weights[usable], gram[usable, None]
-        inside = None if inside is None else inside[usable, None]
+        if count < len(usable):
+            weights, gram = weights[usable], gram[usable]
+        gram, inside = gram[:, None], None if inside is None else inside[usable, None]
         if allowed is not None:
             allowed = allowed[usable]
             if allowed.shape[1] > 1 and bool((allowed == allowed[:, :1]).all()):
@@ -213,10 +225,9 @@ def _contractions(stored: Sequence[Stored], draws: int, generator: Generator):
         for draw in chance:
             draw.append(squared_contraction_of(permute_keys(weights, generator, allowed=allowed), gram, inside))
         if allowed is None:
-            v = _deviations(weights, None)[0].square().mean(-1)
-            n = weights.shape[-1]
+            v, rho, n = each.deviations.square().mean(-1)[usable], 1 - each.spread[usable, None], weights.shape[-1]
             D = gram.square().sum((-2, -1)).reciprocal()  # tr(C) = 1
-            predicted.append(contraction_of_tokens(v.clamp(max=1.0), 1 - spread, n, D).square())
+            predicted.append(contraction_of_tokens(v.clamp(max=1.0), rho, n, D).square())
             variances.append(v / largest_variance(n))
 
     drawn = [_root_mean(draw) for draw in chance] if values else []
@@ -237,19 +248,10 @@ def _contractions(stored: Sequence[Stored], draws: int, generator: Generator):
     return rows
 
 
-def _deviations(
-    weights: Float[Tensor, "n heads q k"], allowed: Bool[Tensor, "n #heads q k"] | None
-) -> tuple[Float[Tensor, "n heads q"], Bool[Tensor, "n heads q"]]:
-    """Returns the standard deviation of the scores of each row, and which rows are distributions over at least two allowed keys."""
-    logs = weights.clamp(min=torch.finfo(torch.float32).tiny).log()  # a weight that underflows is cut off
-    if allowed is None:
-        centred = logs - logs.mean(-1, keepdim=True)  # faster than torch.std
-        return centred.square().mean(-1).sqrt(), ((weights.sum(-1) - 1).abs() < 1e-2) & (weights.shape[-1] > 1)
-    count = allowed.sum(-1, keepdim=True).clamp(min=1)
-    logs = torch.where(allowed, logs, 0.0)
-    centred = torch.where(allowed, logs - logs.sum(-1, keepdim=True) / count, 0.0)
-    deviation = (centred.square().sum(-1) / count[..., 0]).sqrt()
-    return deviation, ((weights.sum(-1) - 1).abs() < 1e-2) & (count[..., 0] > 1)
+def _deviations(weights: Float[Tensor, "n heads q k"], allowed: Bool[Tensor, "n masks q k"] | None) -> Float[Tensor, "n heads q"]:
+    """Returns the standard deviation of the scores of each row; a weight that underflows is cut off."""
+    logs = weights.clamp(min=torch.finfo(torch.float32).tiny).log()
+    return row_deviation(logs, None if allowed is None else allowed.float())
 
 
 def _participations(stored: Sequence[Stored], draws: int, generator: Generator):
@@ -260,12 +262,14 @@ def _participations(stored: Sequence[Stored], draws: int, generator: Generator):
         q, k = each.weights.shape[2:]
         chosen = torch.linspace(0, q - 1, min(q, QUERIES)).long()
         weights, allowed = each.weights[:, :, chosen], None if each.allowed is None else each.allowed[:, :, chosen]
-        deviation, fits = _deviations(weights, allowed)
+        deviations = _deviations(weights, allowed) if q > QUERIES else each.deviations
+        n = torch.tensor(k) if allowed is None else allowed.sum(-1)
+        fits, n = each.sums_to_one[:, :, chosen] & (n > 1), n.expand(deviations.shape)
         if q == k and (inside := _inside(each.allowed)) is not None:
             fits = fits & inside[:, None, chosen]
-        keys = torch.tensor(k).expand(fits.shape) if allowed is None else allowed.sum(-1).expand(fits.shape)
-        s, n, measured = deviation[fits].double(), keys[fits], participation(weights)[fits].double()
-        expected, head = expected_participation(n, s), fits.nonzero()[:, 1]
+        s, n, measured = deviations[fits].double(), n[fits], participation(weights)[fits].double()
+        expected = expected_participation(n, s) if each.allowed is not None else curves(k).expected(s) if k > 1 else s
+        head = fits.nonzero()[:, 1]
         parts = torch.stack([torch.ones_like(s), measured - expected, s.square() / n.double().log()])
         total[:3].index_add_(1, head, parts)
         for m in n.unique().tolist() if draws else ():

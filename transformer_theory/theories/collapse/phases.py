@@ -140,7 +140,7 @@ def expected_participation(n: Int[Tensor, " m"], s: Float[Tensor, " m"]) -> Floa
 def row_deviation(scores: Float[Tensor, "*batch keys"], allowed: Float[Tensor, "*batch keys"] | None = None) -> Float[Tensor, "*batch"]:
     """Computes the standard deviation of each row of scores over its allowed keys (1 where allowed, else 0), ``[*batch]``."""
     if allowed is None:
-        return scores.std(-1, correction=0)
+        return (scores - scores.mean(-1, keepdim=True)).square().mean(-1).sqrt()  # faster than torch.std
     count = allowed.sum(-1, keepdim=True).clamp(min=1)
     centred = (scores - (scores * allowed).sum(-1, keepdim=True) / count) * allowed
     return (centred.square().sum(-1) / count.squeeze(-1)).sqrt()

@@ -223,11 +223,12 @@ class KeptShare(Metric):
                 value = value + own.sum(1)
                 kept = torch.rand(draws, T, generator=fixed_generator() if generator is None else generator) < 0.5
                 exchanged = [total + torch.where(each, own, other).sum(1) for total, each in zip(exchanged, kept)]
-            for index, share in enumerate((value / count).tolist()):
-                null = Null(EXCHANGED, tuple(float(draw[index] / count[index]) for draw in exchanged)) if draws else None
-                place = {"head": first + index, "n": int(count[index])}
+            shares = [(draw / count).tolist() for draw in exchanged]
+            found = zip(count.tolist(), (value / count).tolist(), (2 * after / before).tolist())
+            for index, (n, share, ratio) in enumerate(found):
+                null = Null(EXCHANGED, tuple(draw[index] for draw in shares)) if draws else None
+                place = {"head": first + index, "n": int(n)}
                 rows.append(Measurement(NAME, "in network", KEPT, share, unit="share", null=null, **place, **columns))
-                ratio = float(2 * after[index] / before[index])
                 rows.append(Measurement(NAME, "in network", HALVED, ratio, predicted=1.0, **place, **columns))
         return rows
 

@@ -64,15 +64,46 @@ def test_tokens_at_rest_stay_and_long_flows_end_early():
     assert torch.equal(particles.flow(X, partial(softmax_field, beta=1.0), times=(1e6,))[0], X)
 
 
-@pytest.mark.parametrize("times", [(), (1.0, 1.0), (-1.0,), (2.0, 1.0)])
+@pytest.mark.parametrize("times", [(), (1.0, 1.0), (-1.0,), (2.0, 1.0), (math.nan,), (1.0, math.inf)])
 def test_times_that_do_not_increase_are_refused(times):
     with pytest.raises(ValueError, match="times must be non-negative and increase"):
         particles.flow(uniform(3, 3), partial(softmax_field, beta=1.0), times=times)
+    with pytest.raises(ValueError, match="times must be non-negative and increase"):
+        particles.common_cosine(times, n=3, beta=1.0)
 
 
 def test_tokens_that_are_not_finite_are_refused():
     with pytest.raises(ValueError, match="tokens must be finite"):
         particles.flow(torch.full((2, 3), torch.nan), partial(softmax_field, beta=1.0), times=(1.0,))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda X: particles.flow(X, partial(softmax_field, beta=1.0), times=(1.0,), tolerance=-1.0), "tolerance must be positive"),
+        (lambda X: particles.flow(X, partial(softmax_field, beta=math.nan), times=(1.0,)), "field must be finite"),
+        (lambda X: particles.flow(X[:0], partial(softmax_field, beta=1.0), times=(1.0,)), "tokens must be floats"),
+        (lambda X: particles.common_cosine((1.0,), n=3, beta=800.0, rate=unnormalised_rate), "beta must be between"),
+        (lambda X: particles.separation_time(beta=1.0, cosine=1.0), "strictly between -1 and 1"),
+        (lambda X: particles.layer_cosine(-0.9, n=10, beta=1.0), "common cosine between"),
+        (lambda X: particles.layer_cosine(-1 / 9, n=10, beta=0.0), "outputs of a simplex"),
+        (lambda X: particles.half_space_probability(0, 3), "n must be at least 1"),
+        (lambda X: particles.in_half_space(X * math.nan), "must be finite"),
+        (lambda X: particles.count_clusters(X[None] * math.nan), "must be finite"),
+        (lambda X: particles.mean_cosine(X[:1]), "must be at least 2"),
+    ],
+)
+def test_bad_arguments_are_refused(call, message: str):
+    with pytest.raises(ValueError, match=message):
+        call(uniform(4, 3))
+
+
+def test_the_limit_of_long_sequences_excludes_orthogonal_tokens():
+    """Their critical scale is 1/2: the cosine tends to 0 at 3/4, below 1 / (1 - 0)."""
+    assert particles.layer_cosine(0.0, n=1e12, beta=0.75 * math.log(1e12)) < 1e-5
+    assert particles.layer_cosine(0.0, n=1e12, beta=0.25 * math.log(1e12)) > 0.99
+    with pytest.raises(ValueError, match="strictly between 0 and 1"):
+        particles.layer_cosine_limit(0.0, gamma=0.75)
 
 
 def test_a_flow_that_needs_too_many_steps_says_so(monkeypatch):
@@ -119,6 +150,7 @@ def test_energy_clusters_and_half_spaces_by_hand():
     X = torch.tensor([[[1.0, 0], [1, 0], [-1, 0], [0, 1]]], dtype=torch.float64)
     pairs = [math.exp(2 * (float(x @ y) - 1)) for x in X[0] for y in X[0]]
     assert float(particles.energy(X, beta=2.0)) == pytest.approx(sum(pairs) / 16)
+    assert float(particles.energy(5 * X, beta=2.0)) == pytest.approx(sum(pairs) / 16)  # directions alone count
     assert particles.count_clusters(X).tolist() == [3]
     assert particles.count_clusters(X, valid=torch.tensor([[True, True, False, False]])).tolist() == [1]
     assert float(particles.mean_cosine(X)) == pytest.approx(-2 / 12)

@@ -155,6 +155,19 @@ def test_alignment_without_what_it_needs():
         assert reason in row.reason
 
 
+def test_positions_of_unequal_length_lower_the_share():
+    """Directions at long positions vary less: with lengths l, D is weighted by 1 / (l_i l_j), the variance by 1 / l_i^2."""
+    own, common = torch.randn(2, 400, 8, 256, generator=generator(), dtype=torch.float64)
+    places = 16 * torch.nn.functional.normalize(torch.randn(8, 256, generator=generator(1), dtype=torch.float64), dim=-1)
+    lengths = torch.tensor([1.0, 10.0] * 4, dtype=torch.float64)
+    weights = (1 + lengths.square()).rsqrt()
+    factor = float((weights.sum().square() - weights.square().sum()) / 56 / weights.square().mean())
+    for scale, expected in ((1.0, 0.36), (lengths[:, None], 0.36 * factor)):
+        found = pair_sums(*particles.directions(scale * places + 0.6 * common[:, :1] + 0.8 * own)).share
+        assert found == pytest.approx(expected, abs=0.02)
+    assert factor < 0.6
+
+
 @pytest.mark.parametrize("shape", [(20, 5, 3), (20, 5), (20, 2, 8, 8)])
 def test_exchanged_inputs_keep_every_position(shape):
     data = torch.arange(torch.Size(shape).numel()).reshape(shape)
@@ -230,6 +243,13 @@ def test_missing_tokens_do_not_attract():
     velocity = on_data.field(u * valid[..., None], beta=2.0, valid=valid)
     assert torch.equal(velocity[:, 4:], torch.zeros(4, 2, 8, dtype=torch.float64))
     assert torch.allclose(velocity[:, :4], particles.softmax_field(u[:, :4], beta=2.0))
+
+
+def test_a_difference_of_exactly_zero():
+    x = torch.cartesian_prod(torch.tensor([1.0, -1]), torch.tensor([1.0, -1]))[..., None]
+    rows = rows_on(x)
+    assert rows[SHARE].value == rows[DIFFERENCE].value == 0
+    assert max(rows[SHARE].null.draws) > 0
 
 
 @pytest.mark.parametrize(("x", "reason"), [(torch.zeros(5, 4, 3), "no token has a direction"), (torch.ones(5, 1, 3), "one token")])

@@ -2,7 +2,7 @@ r"""What one measures of a sequence of unit vectors: energy, mean cosine, cluste
 
 The energy :math:`E(X) = n^{-2} \sum_{ij} e^{\beta (\langle x_i, x_j \rangle - 1)}` lies in (0, 1] and is 1 only if all tokens are equal. It
 never falls along SA and USA. Tokens in an open half-space end in one cluster, whatever the scores. Independent tokens with a symmetric law
-lie in one with the probability of Wendel, :math:`2^{-(n-1)} \sum_{k<d} \binom{n-1}{k}`.
+in general position (any d of them independent) lie in one with the probability of Wendel, :math:`2^{-(n-1)} \sum_{k<d} \binom{n-1}{k}`.
 Sources: :cite:t:`geshkovski2025mathematical`, :cite:t:`wendel1962problem`.
 """
 
@@ -13,19 +13,22 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from ...core.validation import finite, integers
 from .dynamics import unit
 
 SAME = 0.999  # cosine above which two tokens belong to one cluster
 
 
 def energy(X: Float[Tensor, "*batch n d"], *, beta: float) -> Float[Tensor, "*batch"]:
-    """Computes E(X) of unit vectors, ``[*batch]``."""
+    """Computes E(X) of the directions of the tokens, ``[*batch]``."""
+    X = unit(X)
     return torch.exp(beta * (X @ X.mT - 1)).mean((-2, -1))
 
 
 def mean_cosine(X: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
-    """Computes the mean cosine of the pairs of different tokens, ``[*batch]``."""
+    """Computes the mean cosine of the pairs of different tokens, at least two, ``[*batch]``."""
     X, n = unit(X), X.shape[-2]
+    integers(tokens=n, minimum=2)
     return (X.sum(-2).square().sum(-1) - X.square().sum((-2, -1))) / (n * (n - 1))
 
 
@@ -38,9 +41,14 @@ def count_clusters(
         X: tokens, ``[batch, n, d]``.
         same: smallest cosine of neighbours.
         valid: tokens that count, ``[batch, n]``; None: all.
+    Raises:
+        ValueError: the tokens are not finite, or not ``[batch, n, d]``.
     """
     from scipy.sparse.csgraph import connected_components
 
+    if X.ndim != 3:
+        raise ValueError(f"tokens must be [batch, n, d], got the shape {tuple(X.shape)}; add the batch by X[None]")
+    finite(tokens=X)
     X = unit(X)
     near = (X @ X.mT > same).cpu().numpy()
     kept = np.ones(near.shape[:2], dtype=bool) if valid is None else valid.cpu().numpy()
@@ -49,14 +57,27 @@ def count_clusters(
 
 
 def half_space_probability(n: int, d: int) -> float:
-    """Computes the probability that n independent points of dimension d with a symmetric law lie in an open half-space."""
+    """Computes the probability that n independent points of dimension d lie in an open half-space.
+
+    Their law is symmetric, and any d of them are linearly independent with probability 1.
+    """
+    integers(n=n, d=d)
     return sum(math.comb(n - 1, k) for k in range(min(d, n))) / 2 ** (n - 1)
 
 
 def in_half_space(X: Float[Tensor, "n d"]) -> bool:
-    """Returns whether all tokens have a positive inner product with some vector: the linear program X w >= 1 has a solution."""
+    """Returns whether all tokens have a positive inner product with some vector: the linear program X w >= 1 has a solution.
+
+    A zero token has no positive inner product.
+
+    Raises:
+        ValueError: the tokens are not finite, or not ``[n, d]``.
+    """
     from scipy.optimize import linprog
 
+    if X.ndim != 2:
+        raise ValueError(f"tokens must be [n, d], got the shape {tuple(X.shape)}; pass one sequence")
+    finite(tokens=X)
     x = unit(X).double().cpu().numpy()
     if bool((x @ x.sum(0) > 1e-9).all()):
         return True  # their mean will do

@@ -12,6 +12,7 @@ A layer with normalised tokens is an Euler step of SA. Scores may be :math:`\bet
 Source: :cite:t:`geshkovski2025mathematical`; pre-norm as in :cite:t:`karagodin2025normalization`.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -20,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...core.errors import NotConverged
+from ...core.validation import positive
 
 Tokens = Float[Tensor, "*batch n d"]
 Field = Callable[[Tensor], Tensor]
@@ -35,6 +37,12 @@ STAGES = (
     (35 / 384, 0.0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84),
 )
 ERROR = (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40)
+
+
+def increasing_times(times: Sequence[float]) -> None:
+    """Checks that there are times, finite and non-negative, and that they increase; else raises a ValueError."""
+    if not len(times) or not 0 <= times[0] <= times[-1] < math.inf or not all(a < b for a, b in pairwise(times)):
+        raise ValueError(f"times must be non-negative and increase, got {list(times)}; pass e.g. times=(1.0, 2.0)")
 
 
 def unit(X: Tokens) -> Tokens:
@@ -99,15 +107,19 @@ def flow(
         tolerance: largest error of a token's coordinate per step.
         sphere: whether tokens are normalised after each step.
     Raises:
-        ValueError: there are no times, they do not increase, or the tokens are not finite.
+        ValueError: there are no times, they do not increase, the tolerance is not positive, or tokens or the field are not finite.
         NotConverged: the integration needs more than :data:`MAX_STEPS` steps.
     """
-    if not len(times) or times[0] < 0 or any(b <= a for a, b in pairwise(times)):
-        raise ValueError(f"times must be non-negative and increase, got {list(times)}; pass e.g. times=(1.0, 2.0)")
+    increasing_times(times)
+    positive(tolerance=tolerance)
+    if X.ndim < 2 or not X.numel() or not X.is_floating_point():
+        raise ValueError(f"tokens must be floats [*batch, n, d], got {X.dtype} of shape {tuple(X.shape)}")
     if not bool(X.isfinite().all()):
         raise ValueError("tokens must be finite, got NaN or infinity; remove these sequences")
     X = unit(X) if sphere else X
     now, steps, saved, velocity = 0.0, 0, [], field(X)
+    if not bool(velocity.isfinite().all()):
+        raise ValueError("the field must be finite, got NaN or infinity at time 0; reduce beta or check the matrices")
     step = min(0.1, 0.1 / max(float(velocity.abs().max()), 1e-6))
     for stop in times:
         while now < stop:

@@ -12,7 +12,8 @@ most :data:`POSITIONS` positions count, evenly spaced.
 
 * **alignment with V = I**: the mean cosine of the displacement of a token by attention and the mean of the attended tokens, both without
   their component along the token. It is 1 if V is a positive multiple of the identity, as the theory assumes. In the null the attended mean
-  is that of another sequence at the same position. Below :data:`ALIGNED` the theory does not cover the block.
+  is that of another sequence at the same position. Below :data:`ALIGNED` the theory does not cover the block. All tokens
+  count, also padding.
 * **rise of the mean cosine** by the attention. Its prediction moves each token by the same length towards the attended mean.
 
 Active, :data:`MOSAICS`: the network runs on sequences whose tokens are exchanged with those of other sequences at the same positions.
@@ -238,8 +239,8 @@ def mosaics(data: Tensor, limits: Mapping[str, int], generator: Generator) -> di
     """Makes the inputs of :data:`MOSAICS` from tokens ``[n, T, d]``, ids ``[n, T]`` or images ``[n, c, h, w]``.
 
     Images are exchanged in blocks of a quarter of their sides, which keep what the patches inside a block have in common; without such
-    blocks, and for a single sequence, there is no null. The order of the permutations is the same for all networks, so ``generator`` is not
-    used.
+    blocks, and for a single sequence, there is no null. Ids must not be padded: the exchange scatters padding, and the length is then
+    found as clustering. The order of the permutations is the same for all networks, so ``generator`` is not used.
     """
     data = data[:MOSAIC_SEQUENCES]
     n = len(data)

@@ -49,7 +49,7 @@ MODEL_STEPS = 300  # of the models of this file
 def rows_of(tokens: Float[Tensor, "n T d"], **columns: object) -> Iterator[Measurement]:
     """Yields the share of one set of tokens beside its null, and the mean cosine."""
     sums = pair_sums(*directions(tokens), draws=LADDER_DRAWS)
-    scale = sums.difference / sums.share
+    scale = float(sums.variance[0] / sums.variance[1])
     null = Null(PERMUTED, tuple(draw / scale for draw in sums.chance))
     yield LADDER.row(NAME, sums.share, predicted=1.0, basis="limit", null=null, n=len(tokens), source=SOURCE, **columns)
     yield Measurement(NAME, "rung", COSINE, float(sums.within[0] / sums.within[1]), n=len(tokens), source=SOURCE)

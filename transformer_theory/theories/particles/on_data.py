@@ -100,7 +100,7 @@ def measure(problem: Particles, generator: Generator, *, draws: int) -> Iterator
     left = int(valid.numel() - valid.sum())
     note = f"{left} of {valid.numel()} tokens have no direction" if left else ""
     columns = {"n": len(u), "source": SOURCE, "side": ">=", "note": note}
-    yield Measurement(NAME, "on data", SHARE, sums.share, null=_null(sums, sums.difference / sums.share), **columns)
+    yield Measurement(NAME, "on data", SHARE, sums.share, null=_null(sums, float(sums.variance[0] / sums.variance[1])), **columns)
     yield Measurement(NAME, "on data", DIFFERENCE, sums.difference, null=_null(sums, 1.0), **columns)
     some = Particles(u[:FLOWING], valid[:FLOWING])
     moved = flowed(some)

@@ -11,9 +11,10 @@ each pair of positions the difference of the two means is the trace of a covaria
 
 so D is 0 in expectation if the tokens at different positions are independent, whatever their means. The pairs must be of *different*
 positions on both sides: at the same position, tokens of different sequences share a mean, which those within a sequence do not.
-D also shrinks if positions or a common direction take up more of a token. The *share* does not: it is D divided by its largest
-value, since the denominator is one minus the cosine of other sequences at the *same* position. It is 1 if the
-tokens of a sequence deviate from the means of their positions in one common direction and by one length, and 0 at chance.
+D also shrinks if positions or a common direction take up more of a token. The *share* does not, if all positions have one length: it is
+D divided by its largest value, since the denominator is one minus the cosine of other sequences at the *same* position. It is 1 if the
+tokens of a sequence deviate from the means of their positions in one common direction and by one length, and 0 at chance. If the variances
+:math:`v_i` at the positions differ, D is at most the mean of :math:`\sqrt{v_i v_j}`, which is smaller than that of :math:`v_i`.
 
 **Null.** At each position the sequences are permuted, independently of the other positions. This keeps all tokens and their positions, and
 breaks sequences up.

@@ -19,6 +19,7 @@ BETAS = (0.5, 2.0, 9.0)
 TIMES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 DRAWS = 160  # sets of points of Wendel's formula
 CIRCLE, BATCH, COUNTED = 32, 16, 20.0  # tokens on the circle, sequences, time of the count
+SEVERAL = 12  # clusters of 32 tokens; at time 0 there are about 26
 
 
 def uniform(shape: tuple[int, ...], generator: Generator) -> Tensor:
@@ -38,21 +39,25 @@ def _rises(generator: Generator, *, sign: float) -> Evidence:
     return Evidence(least, -1e-9, ">=", detail={"smallest change": least})
 
 
+def _half_sphere(generator: Generator) -> Tensor:
+    """Returns four sequences of 16 tokens in eight dimensions, uniform on the half-sphere around the first one."""
+    X = uniform((4, 16, 8), generator)
+    return X * torch.where((X * X[:, :1]).sum(-1, keepdim=True) < 0, -1.0, 1.0)
+
+
 def _energy_scale(generator: Generator, *, printed: bool) -> Evidence:
-    """Measures the distance of the energy of equal tokens from one."""
-    beta, n = 1 + 8 * float(torch.rand((), generator=generator)), 16
-    equal = uniform((1, 5), generator).expand(n, 5)
-    value = float(energy(equal, beta=beta)) / (2 * beta if printed else 1)
-    return Evidence(abs(value - 1), 1e-12, "<=", detail={"beta": beta, "energy": value})
+    """Measures the distance of the energy from one at time 60 of SA."""
+    beta = 1 + float(torch.rand((), generator=generator))
+    last = flow(_half_sphere(generator), partial(softmax_field, beta=beta), times=(60.0,), tolerance=1e-6)[-1]
+    value = float(energy(last, beta=beta).min()) / (2 * beta if printed else 1)
+    return Evidence(abs(value - 1), 1e-9, "<=", detail={"beta": beta, "energy": value})
 
 
 def _one_cluster(generator: Generator, *, antipodal: bool) -> Evidence:
     """Measures 1 minus the smallest cosine of two tokens at time 60, with random scores."""
-    X = uniform((4, 16, 8), generator)
+    X = _half_sphere(generator)
     if antipodal:
         X = X[:, :1] * torch.tensor([1.0, -1.0] * 8, dtype=torch.float64)[:, None]
-    else:
-        X = X * torch.where((X * X[:, :1]).sum(-1, keepdim=True) < 0, -1.0, 1.0)
     B = torch.randn(8, 8, generator=generator, dtype=torch.float64) / 8**0.5
     last = flow(X, partial(softmax_field, beta=1.0, bilinear=B), times=(60.0,))[-1]
     return Evidence(1 - float((last @ last.mT).min()), 1e-6, "<=", detail={"largest entry of B": float(B.abs().max())})
@@ -83,9 +88,11 @@ def _counts(beta: float, generator: Generator) -> Tensor:
 
 
 def _metastable(generator: Generator, *, beta: float) -> Evidence:
-    """Measures the smallest number of clusters at time 20."""
+    """Measures the share of sequences with 2 to :data:`SEVERAL` clusters at time 20; at time 0 there are more."""
     found = _counts(beta, generator)
-    return Evidence(float(found.min()), 2.0, ">=", detail={"mean": float(found.mean()), "largest": float(found.max())})
+    several = (found >= 2) & (found <= SEVERAL)
+    detail = {"mean": float(found.mean()), "smallest": float(found.min()), "largest": float(found.max())}
+    return Evidence(float(several.double().mean()), 1.0, ">=", detail=detail)
 
 
 def _square_root(generator: Generator, *, betas: tuple[float, ...]) -> Evidence:
@@ -104,13 +111,13 @@ def _causal(generator: Generator, *, causal: bool) -> Evidence:
 
 
 def _pre_norm(generator: Generator, *, normalised: bool) -> Evidence:
-    """Measures the change of 1 - mean cosine between times 100 and 400 as a power of 1 + time; the prediction is -2."""
-    X, times = 3 * uniform((1, 8, 16), generator) + 2 * uniform((1, 1, 16), generator), (100.0, 400.0)
+    """Measures the change of 1 - mean cosine between a time and four times this time as a power of time; the prediction is -2."""
+    X = 3 * uniform((1, 8, 16), generator) + 2 * uniform((1, 1, 16), generator)
+    times = (3.0, 12.0) if normalised else (100.0, 400.0)  # SA is at rest at time 100, up to rounding
     field = partial(softmax_field if normalised else pre_norm_field, beta=1.0)
     gaps = 1 - mean_cosine(flow(X, field, times=times, tolerance=1e-10, sphere=normalised))[:, 0]
-    gaps = gaps.clamp(min=1e-16)  # of equal tokens, up to rounding
     slope = float((gaps[1] / gaps[0]).log() / math.log(times[1] / times[0]))
-    return Evidence(abs(slope + 2), 0.2, "<=", detail={"slope": slope, "at 100": float(gaps[0]), "at 400": float(gaps[1])})
+    return Evidence(abs(slope + 2), 0.2, "<=", detail={"slope": slope, "first": float(gaps[0]), "last": float(gaps[1])})
 
 
 CLAIMS = (
@@ -119,17 +126,18 @@ CLAIMS = (
         statement=r"$E(X) = n^{-2} \sum_{ij} e^{\beta (\langle x_i, x_j \rangle - 1)}$ never falls along SA and USA with $V = I$.",
         measures="smallest change of the energy between seven times",
         source=SURVEY,
-        assumptions=("12 uniform tokens in four dimensions", "beta between .5 and 9", "equal weights: symmetric scores with B = I"),
+        assumptions=("12 uniform tokens in four dimensions", "beta between .5 and 9", "scores with B = I"),
         check=lambda generator: _rises(generator, sign=1.0),
         control=lambda generator: _rises(generator, sign=-1.0),
         control_description="V = -I",
     ),
     Claim(
         id="particles/energy-scale",
-        statement=r"The energy of equal tokens is 1, whatever $\beta$: $E(X) = n^{-2} \sum_{ij} e^{\beta (\langle x_i, x_j \rangle - 1)}$.",
-        measures="distance of the energy of equal tokens from 1",
+        statement=r"From tokens in an open half-space the energy $E(X) = n^{-2} \sum_{ij} e^{\beta (\langle x_i, x_j \rangle - 1)}$ tends "
+        r"to 1 along SA, whatever $\beta$.",
+        measures="largest distance of the energy from 1 at time 60, four sequences",
         source=DYNAMIC,
-        assumptions=("beta between 1 and 9",),
+        assumptions=("16 tokens in eight dimensions, uniform on a half-sphere", "beta uniform in [1, 2]"),
         check=lambda generator: _energy_scale(generator, printed=False),
         control=lambda generator: _energy_scale(generator, printed=True),
         control_description=r"the further factor $1/(2\beta)$",
@@ -161,7 +169,7 @@ CLAIMS = (
     ),
     Claim(
         id="particles/wendel",
-        statement=r"Independent tokens with a symmetric law lie in an open half-space with probability "
+        statement=r"Independent tokens with a symmetric law, in general position, lie in an open half-space with probability "
         r"$2^{-(n-1)} \sum_{k<d} \binom{n-1}{k}$.",
         measures="distance of the share of 160 sets from the probability, standard errors",
         source=WENDEL,
@@ -172,8 +180,8 @@ CLAIMS = (
     ),
     Claim(
         id="particles/metastable",
-        statement=r"At large $\beta$ tokens on the circle form several clusters, which last: at least two at time 20 for $\beta = 25$.",
-        measures="smallest number of clusters over 16 sequences at time 20",
+        statement=r"At large $\beta$ tokens on the circle form several clusters: two to 12 at time 20 for $\beta = 25$.",
+        measures="share of 16 sequences with 2 to 12 clusters at time 20",
         source=DYNAMIC,
         assumptions=("32 uniform tokens on the circle", "a cluster: tokens connected by cosines above .999"),
         check=lambda generator: _metastable(generator, beta=25.0),
@@ -209,6 +217,6 @@ CLAIMS = (
         assumptions=("8 tokens in 16 dimensions with a common direction", "beta = 1, V = I"),
         check=lambda generator: _pre_norm(generator, normalised=False),
         control=lambda generator: _pre_norm(generator, normalised=True),
-        control_description="SA, which normalises the tokens",
+        control_description="SA, which normalises the tokens, from 3 to 12",
     ),
 )

@@ -243,17 +243,23 @@ def mosaics(data: Tensor, limits: Mapping[str, int], generator: Generator) -> di
     found as clustering. The order of the permutations is the same for all networks, so ``generator`` is not used.
     """
     data = data[:MOSAIC_SEQUENCES]
+    made = exchanged(data, RANGE_DRAWS)
+    return {"value": data, "null": made} if made else {"value": data}
+
+
+def exchanged(data: Tensor, draws: int) -> list[Tensor]:
+    """Returns draws of the inputs with exchanged tokens; none if there is a single sequence, or an image without blocks."""
     n = len(data)
     if n < 2 or data.ndim not in (2, 3, 4):
-        return {"value": data}
+        return []
     if data.ndim < 4:
-        return {"value": data, "null": [shuffled(data, order) for order in position_permutations(n, data.shape[1], RANGE_DRAWS)]}
+        return [shuffled(data, order) for order in position_permutations(n, data.shape[1], draws)]
     c, h, w = data.shape[1:]
     if h % 4 or w % 4:
-        return {"value": data}
+        return []
     blocks = data.reshape(n, c, 4, h // 4, 4, w // 4).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
-    made = [shuffled(blocks, order) for order in position_permutations(n, 16, RANGE_DRAWS)]
-    return {"value": data, "null": [each.unflatten(1, (4, 4)).permute(0, 3, 1, 4, 2, 5).reshape(data.shape) for each in made]}
+    made = [shuffled(blocks, order) for order in position_permutations(n, 16, draws)]
+    return [each.unflatten(1, (4, 4)).permute(0, 3, 1, 4, 2, 5).reshape(data.shape) for each in made]
 
 
 MOSAICS = Response("exchanged tokens", inputs=mosaics, metrics=lambda: (SequenceClusters(),), null_kind=EXCHANGED)

@@ -2,8 +2,8 @@ r"""The ladder: from the theory's flow on independent tokens to trained networks
 
 The quantity is the within-less-between cosine as a share of its largest value, after the last attention for the flow and the models of this
 file, and the mean over blocks in other networks. The theory predicts one cluster per sequence, 1, whatever the tokens are. The null
-permutes the sequences at each position, 299 draws. Trained networks have a further row, the share on inputs whose tokens are exchanged
-between sequences at each position: it shows how much of the clustering attention does to unrelated tokens.
+permutes the sequences at each position, 299 draws. Trained networks have a second null, inputs whose tokens are exchanged between sequences
+at each position, 99 draws: attention makes unrelated tokens alike as well.
 
 The trained models of this file are layers :math:`x \leftarrow \mathrm{normalise}(x + \mathrm{softmax}(x B x^\top) x V)` on embedded tokens
 with positions, and a linear classifier of the mean token: first V = I, then V free.
@@ -21,7 +21,7 @@ from torch import Generator, Tensor, nn
 from ...core.ladder import Ladder, Rung
 from ...core.measurement import Measurement, Null
 from ...core.sources import Source
-from ...core.statistics import LADDER_DRAWS, fixed_generator
+from ...core.statistics import LADDER_DRAWS, over_heads
 from ...data.digits import digits as load_digits
 from ...data.image_data import Images
 from ...data.tokens import TokenData
@@ -34,15 +34,15 @@ from ...training.trained_rungs import STEPS, headline_in, trained_network, train
 from .clusters import mean_cosine
 from .dynamics import flow, softmax_field, unit
 from .equiangular import common_cosine
-from .in_networks import IN_NETWORKS, MOSAICS, SHARE, mosaics
+from .in_networks import EXCHANGED, IN_NETWORKS, MOSAIC_SEQUENCES, MOSAICS, SHARE, exchanged
 from .within_between import PERMUTED, directions, pair_sums
 
 NAME, SOURCE = "particles", Source("geshkovski2025mathematical", status="own")
 COSINE, ACCURACY = "mean cosine within a sequence", "accuracy"
-UNRELATED = "the same on inputs with exchanged tokens, mean over 19 exchanges"
 LADDER = Ladder(quantity=SHARE, unit="", side=">=", null_kind=PERMUTED)
 SEQUENCES, TOKENS, DIM, BETA, TIME = 64, 16, 128, 1.0, 6.0
 LAYERS, WIDTH, TRAINING_STEPS, MEASURED = 4, 32, 150, 256
+EXCHANGES = 99  # draws of the second null, each a forward pass
 MODEL_STEPS = 300  # of the models of this file
 
 
@@ -120,12 +120,11 @@ def trained(generator: Generator, *, free_value: bool) -> Iterator[Measurement]:
     task = _fitted(model, train, validation, generator, steps=MODEL_STEPS)
     assert isinstance(model, ParticleModel)
     inputs = validation.tokens[:MEASURED].float()
+    few = inputs[:MOSAIC_SEQUENCES]
     with torch.no_grad():
-        after = model.states(inputs)[-1]
-        made = mosaics(inputs, {}, generator)
-        chance = [pair_sums(*directions(model.states(each)[-1].double())).share for each in made["null"]]
-    yield from rows_of(after.double())
-    yield Measurement(NAME, "rung", UNRELATED, sum(chance) / len(chance), n=len(made["value"]), source=SOURCE)
+        yield from rows_of(model.states(inputs)[-1].double())
+        value, *draws = (pair_sums(*directions(model.states(each)[-1].double())).share for each in (few, *exchanged(few, EXCHANGES)))
+    yield beside_exchanged(value, Null(EXCHANGED, tuple(draws)), len(few))
     yield Measurement(NAME, "rung", ACCURACY, task.evaluate(model)[0].value or 0.0, unit="share", source=SOURCE)
 
 
@@ -144,11 +143,16 @@ def in_network(model: nn.Module, samples: TokenData | Images, *, name: str, step
     """Yields the headline in a network, and the same on inputs with exchanged tokens."""
     row = headline_in(model, samples, NAME, IN_NETWORKS, name=name, steps=steps)
     yield replace(row, predicted=1.0, basis="limit", source=SOURCE)
-    inputs = mosaics(samples.tokens.float(), {}, fixed_generator()) if isinstance(samples, TokenData) else {}
-    if "null" in inputs:
-        table = respond(model, inputs, MOSAICS.metrics(), name=name).table.select(quantity=SHARE)
-        if nulls := [each.null.mean for each in table if each.value is not None and each.null is not None]:
-            yield Measurement(NAME, "rung", UNRELATED, sum(nulls) / len(nulls), n=len(inputs["value"]), source=SOURCE)
+    few = samples.tokens[:MOSAIC_SEQUENCES].float() if isinstance(samples, TokenData) else samples.pixels[:MOSAIC_SEQUENCES] / 255
+    inputs = {"value": few, "null": exchanged(few, EXCHANGES)}
+    found = over_heads(respond(model, inputs, MOSAICS.metrics(), name=name, null_kind=EXCHANGED).table.select(quantity=SHARE))
+    if found.value is not None and found.null is not None:
+        yield beside_exchanged(found.value, found.null, len(few))
+
+
+def beside_exchanged(value: float, null: Null, n: int) -> Measurement:
+    """Returns the row of the second null: after attention, tokens of different images that share a sequence are alike as well."""
+    return LADDER.row(NAME, value, null=null, setting=f"null: {EXCHANGED}", n=n, source=SOURCE)
 
 
 def vision(generator: Generator, *, depth: int) -> Iterator[Measurement]:

@@ -9,7 +9,7 @@ from torch.export import Dim, export
 
 from tests.problems.networks import built
 from transformer_theory.models import CRATELanguageModel, Decoder
-from transformer_theory.training.networks import NETWORKS, Sizes
+from transformer_theory.models.image_networks import NETWORKS, Sizes
 
 pytestmark = pytest.mark.usefixtures("unchecked")  # symbolic sizes are not ints
 

@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional
 
 from transformer_theory import models
-from transformer_theory.training.networks import NETWORKS as IMAGE_NETWORKS
-from transformer_theory.training.networks import Sizes
+from transformer_theory.models.image_networks import NETWORKS as IMAGE_NETWORKS
+from transformer_theory.models.image_networks import Sizes
 from transformer_theory.training.optimisers import NAMES, Together, decays, optimiser, places_of, scale
 
 SIZES = {"image_size": 8, "patch_size": 4, "num_classes": 5, "dim": 12, "depth": 3, "heads": 2}

@@ -202,7 +202,7 @@ def test_together_steps_all_and_lends_its_groups():
         ({"learning_rate": 0.0}, "learning_rate must be positive"),
         ({"learning_rate": float("nan")}, "learning_rate must be positive"),
         ({"weight_decay": -1.0}, "weight_decay at least 0"),
-        ({"layer_decay": 1.5}, r"layer_decay in \(0, 1\]"),
+        ({"layer_decay": 1.5}, r"layer_decay in \[0, 1\]"),
         ({"betas": (0.9, 1.0)}, r"betas must be two numbers in \[0, 1\)"),
     ],
 )

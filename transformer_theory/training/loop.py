@@ -212,13 +212,8 @@ class _Run:
         return Pixels.centring(network, self.train.pixels)
 
     def _optimiser(self, network: nn.Module) -> torch.optim.Optimizer:
-        return optimiser(
-            network,
-            name=self.settings.optimiser,
-            learning_rate=self.settings.learning_rate,
-            weight_decay=self.settings.weight_decay,
-            layer_decay=self.settings.layer_decay,
-        )
+        rates = {name: getattr(self.settings, name) for name in ("learning_rate", "weight_decay", "layer_decay")}
+        return optimiser(network, name=self.settings.optimiser, **rates)
 
     def go_on(self, stored: Checkpoint, *, longer: bool) -> None:
         """Continues from a checkpoint.

@@ -6,20 +6,18 @@ Both are linear in the number of layers, so networks of one and two layers deter
 without values: the first of torch's ``meta`` device, the second of fake tensors, which choose the same kernels as real ones.
 """
 
-import contextlib
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from ..core import parallel
+from ..core.parallel import gib
 from ..models.image_networks import Sizes
 
 COPIES = 4  # arrays of the size of the weights in memory: weights, gradients, and the two moments of Adam
-GIB = 2**30
 FLOATS = 64  # upper limit on the numbers that a layer keeps per token and dimension; measured: 8 (crate) to 20 (tost, with convolutions)
 Build = Callable[[Sizes], nn.Module]
 
@@ -76,7 +74,7 @@ def check_memory(build: Build, sizes: Sizes, *, batch_size: int, own: bool = Fal
     Raises:
         ValueError: the sizes do not fit, or the training needs more than the memory; the message has the estimate and the memory.
     """
-    memory = _device_memory() if device == "cuda" else _memory()
+    memory = _device_memory() if device == "cuda" else parallel.memory()
     if own:
         try:
             count, activations = _count(on_meta(lambda: build(sizes))), 0
@@ -91,11 +89,11 @@ def check_memory(build: Build, sizes: Sizes, *, batch_size: int, own: bool = Fal
         activations = 0 if 4 * (limit + 4 * COPIES * count) < memory else kept_bytes(build, sizes, batch_size=batch_size)
     weights = 4 * COPIES * count
     if weights + activations > memory:
-        batch = f" and {activations / GIB:,.3g} GiB for a batch of {batch_size:,} images" if activations else ""
+        batch = f" and {gib(activations)} for a batch of {batch_size:,} images" if activations else ""
         smaller = "a smaller dim or depth" if weights > memory else "a smaller batch size, larger patches or smaller images"
         raise ValueError(
-            f"a network of {count:,} parameters needs {weights / GIB:,.3g} GiB for weights, gradients and the optimiser{batch},"
-            f" got {memory / GIB:,.3g} GiB of memory; choose {smaller}"
+            f"a network of {count:,} parameters needs {gib(weights)} for weights, gradients and the optimiser{batch},"
+            f" got {gib(memory)} of memory; choose {smaller}"
         )
 
 
@@ -170,17 +168,3 @@ def _multiple(sizes: Sizes) -> int:
 def _device_memory() -> float:
     """Returns the memory of the accelerator in bytes."""
     return float(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
-
-
-def _memory() -> float:
-    """Returns the memory of the machine, or of its control group if that has less, in bytes; infinity if the system reports neither."""
-    limits = [float("inf")]
-    with contextlib.suppress(AttributeError, ValueError, OSError):
-        limits.append(float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES"))
-    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            text = Path(file).read_text().strip()
-        except OSError:
-            continue
-        limits.append(float(text) if text.isdigit() else float("inf"))
-    return min(limits)

@@ -11,7 +11,7 @@ from .crate.masked_autoencoder import CRATEMAE, crate_mae_base, crate_mae_small,
 from .crate.network import CRATE, crate_base, crate_large, crate_small, crate_tiny
 from .decoder import Decoder
 from .embedding import build, resized_positions
-from .export import export
+from .exported import export
 from .resnet import ResNet18, ResNet18Control, ResNet18STL
 from .stored import load
 from .vit import ViT

@@ -133,7 +133,7 @@ def optimiser(
 
     rest = groups(key for key in trainable if key not in hidden)
     adamw = torch.optim.AdamW(rest, lr=learning_rate, betas=betas, fused=True)
-    if name == "adamw":
+    if not hidden:  # none with "adamw"; with a frozen body none is left for Muon either
         return adamw
     return Together(torch.optim.Muon(groups(key for key in trainable if key in hidden), adjust_lr_fn="match_rms_adamw"), adamw)
 

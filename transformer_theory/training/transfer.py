@@ -85,9 +85,7 @@ def read(path: str | Path) -> Start:
         elif layout == "crate-alpha-published":
             sizes, weights = alpha_sizes(weights), alpha_weights(weights)
         else:
-            raise ValueError(
-                f"weights must be those of a classifier, got {layout}; build it with models.load, and train its encoder yourself"
-            )
+            raise ValueError(f"weights must be those of a classifier, got those of {layout}; models.load reads them")
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     weights = {name: value.float() for name, value in weights.items()}
@@ -176,7 +174,8 @@ def start_from(
     try:
         fill(network, {**weights, **{weight: initial[weight] for weight in head}})
     except ValueError as error:
-        raise ValueError(f"{start.path}: {error}") from error
+        hint = "" if start.network else f"; weights of a run of {name}, or of a released CRATE or CRATE-alpha, would fit"
+        raise ValueError(f"{start.path}: {error}{hint}") from error
 
 
 def _check_kind(start: Start, network: str) -> None:

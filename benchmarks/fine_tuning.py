@@ -2,9 +2,9 @@
 
 Both start from the same file of weights in the released layout and get a new head for ten classes. The official step is that of the
 released ``finetune.py`` on a CPU: plain softmax attention with one matrix, ISTA in three products, cross-entropy, AdamW with torch's
-default loop and weight decay .01, no clipping, the loss and the number of correct images read after each step. Ours is the step of ``train``: our
-blocks, fused AdamW with layer-wise groups, clipping at norm 1, and one test that loss and gradient are finite. A third row has a frozen
-body (``--layer-decay 0``).
+default loop and weight decay .01, no clipping, the loss and the number of correct images read after each step. Ours is the step of
+``train``: our blocks, fused AdamW, clipping at norm 1, and one test that loss and gradient are finite. A third row has a frozen body
+(``--layer-decay 0``).
 
 All variants compute the same function; this is checked first, for logits and gradients in float64. They take turns in every round, on one
 thread. Times are processor times; ratios are medians over the rounds.

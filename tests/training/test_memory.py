@@ -110,7 +110,7 @@ def test_images_that_do_not_fit_are_refused_before_one_is_read(tmp_path, monkeyp
     part = image_folder.Part(["nowhere.png"] * 1000, [0, 1] * 500, "")
     monkeypatch.setattr(parallel, "memory", lambda: 64.0 * 2**30)
     read = partial(image_folder.read_folder, image_folder.Folder(tmp_path, ("a", "b"), part, None))
-    with pytest.raises(ValueError, match=r"size must leave room for 1,000 images, got 100000: 27,940 GiB of 64 GiB of memory; choose less"):
+    with pytest.raises(ValueError, match=r"let 1,000 images fit into memory, got 100000, which needs 27,940 GiB of 64 GiB; choose"):
         read(size=100_000)
     with pytest.raises(ValueError, match=r"nowhere\.png is not a readable image"):
         read(size=100)

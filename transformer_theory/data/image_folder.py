@@ -124,7 +124,8 @@ def read_folder(folder: Folder, *, size: int | None = None, progress: Callable[[
     parts = [part for part in (folder.train, folder.test) if part]
     count = sum(len(part.files) for part in parts)
     if size is not None and (needed := 3 * count * size**2) > (available := parallel.memory()):
-        raise ValueError(f"size must leave room for {count:,} images, got {size}: {gib(needed)} of {gib(available)} of memory; choose less")
+        text = f"{size}, which needs {gib(needed)} of {gib(available)}"
+        raise ValueError(f"size must let {count:,} images fit into memory, got {text}; choose a smaller one")
     reader = _Reader(size)
     pixels = reader.read([file for part in parts for file in part.files])
     if conversions := reader.conversions():

@@ -38,7 +38,7 @@ def export(model: nn.Module, path: str | Path, *, inputs: Tensor | None = None) 
     Returns:
         The largest absolute difference between the outputs of file and network, over inputs of batch size 1 and 3.
     Raises:
-        ValueError: the path has another suffix, the shape of the inputs cannot be told from the network, or the network chooses its
+        ValueError: the path has another suffix, no module of the network states the shape of its inputs, or the network chooses its
             operations by the values of its tokens (``crate-exact``).
         ImportError: ONNX was asked for, and one of onnx, onnxscript and onnxruntime is not installed.
         NotConverged: file and network differ by more than rounding; the file is not written.
@@ -119,14 +119,14 @@ def _any_batch() -> tuple[dict[int, Any]]:
 
 
 def _example(model: nn.Module) -> Float[Tensor, "1 ..."]:
-    """Returns an input of the network. Raises ValueError if no module of the network tells its shape."""
+    """Returns an input of the network. Raises ValueError if no module of the network states its shape."""
     weight = next(model.parameters())
     for module in model.modules():
         if isinstance(module, Patches | Convolutions):
             return torch.zeros(1, module.channels, module.image_size, module.image_size, dtype=weight.dtype)
         if isinstance(module, Tokens):
             return torch.zeros(1, module.seq, module.dim, dtype=weight.dtype)
-    raise ValueError(f"inputs must be given for {type(model).__name__}, whose modules do not tell the shape; pass an example [1, ...]")
+    raise ValueError(f"inputs must be given for {type(model).__name__}, whose modules do not state the shape; pass an example [1, ...]")
 
 
 def _drawn(example: Tensor, count: int) -> Tensor:

@@ -20,8 +20,8 @@ from torch.nn import functional
 from benchmarks._common import ratio
 from benchmarks.baselines.crate import SoftmaxAttention, ThreeProductIsta
 from transformer_theory.data import Images, shapes
+from transformer_theory.models.image_networks import Sizes, crate
 from transformer_theory.training.loop import train
-from transformer_theory.training.networks import Sizes, crate
 from transformer_theory.training.objectives import CrossEntropy
 from transformer_theory.training.processes import Hardware
 from transformer_theory.training.recipes import image_recipe

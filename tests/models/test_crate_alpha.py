@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from tests.problems.crate import alpha_logits
+from tests.problems.crate import alpha_logits, published_alpha
 from transformer_theory import models
 from transformer_theory.models.crate import OvercompleteIsta
 
@@ -43,15 +43,7 @@ def test_published_files_have_the_size_of_these_networks():
 
 @pytest.fixture
 def published():
-    """Random weights with the names and shapes of a published network: dim 128, two heads, two layers, 12 px, patches of 4."""
-    generator = torch.Generator().manual_seed(0)
-    shapes = {"conv1.weight": (128, 3, 4, 4), "conv1.bias": (128,), "pos_embedding": (1, 10, 128), "cls_token": (1, 1, 128)}
-    for i in range(2):
-        names = {"0.norm.weight": (128,), "0.norm.bias": (128,), "0.fn.qkv.weight": (128, 128), "0.fn.to_out.0.weight": (128, 128)}
-        names |= {"1.norm.weight": (128,), "1.norm.bias": (128,), "1.fn.D": (128, 512), "1.fn.D1": (128, 512)}
-        shapes |= {f"transformer.layers.{i}.{name}": shape for name, shape in names.items()}
-    shapes |= {"mlp_head.0.weight": (128,), "mlp_head.0.bias": (128,), "mlp_head.1.weight": (5, 128), "mlp_head.1.bias": (5,)}
-    return {name: 0.2 * torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
+    return published_alpha()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -1,15 +1,19 @@
-"""``torch.export`` with a batch size that is chosen later.
+"""Export: ``torch.export`` and ONNX with a batch size that is chosen later, against our logits.
 
-crate-exact is left out: it chooses its precision by the values of the tokens, and a graph cannot.
+crate-exact is refused: it chooses its precision by the values of the tokens, and a graph cannot.
 """
 
+import numpy as np
 import pytest
 import torch
-from torch.export import Dim, export
+from torch import nn
+from torch.export import Dim
 
 from tests.problems.networks import built
-from transformer_theory.models import CRATELanguageModel, Decoder
-from transformer_theory.training.networks import NETWORKS, Sizes
+from transformer_theory import models
+from transformer_theory.core.errors import NotConverged
+from transformer_theory.models import CRATELanguageModel, Decoder, exported
+from transformer_theory.models.image_networks import NETWORKS, Pixels, Sizes
 
 pytestmark = pytest.mark.usefixtures("unchecked")  # symbolic sizes are not ints
 
@@ -22,13 +26,18 @@ LANGUAGE = {
 
 def largest_difference(model: torch.nn.Module, inputs: torch.Tensor) -> float:
     """Difference between the exported model and the model, relative to its outputs, for a larger batch than the exported example."""
-    exported = export(model.eval(), (inputs[:2],), dynamic_shapes=({0: Dim("batch", min=1, max=512)},)).module()
+    program = torch.export.export(model.eval(), (inputs[:2],), dynamic_shapes=({0: Dim("batch", min=1, max=512)},)).module()
     with torch.no_grad():
         expected = model(inputs)
-        return float((exported(inputs) - expected).abs().max() / expected.abs().max())
+        return float((program(inputs) - expected).abs().max() / expected.abs().max())
 
 
-@pytest.mark.parametrize("name", ["crate", "tost", "vit"])
+def pixels(name: str) -> Pixels:
+    """A network on images in [0, 1], as ``models.load`` returns it."""
+    return Pixels(built(lambda: NETWORKS[name](SIZES)), torch.full((3,), 0.4), torch.full((3,), 0.2)).eval()
+
+
+@pytest.mark.parametrize("name", ["crate-alpha", "tost"])
 def test_networks_of_images(name: str, generator: torch.Generator):
     assert largest_difference(built(lambda: NETWORKS[name](SIZES)), torch.rand(7, 3, 8, 8, generator=generator)) < 1e-5
 
@@ -36,3 +45,52 @@ def test_networks_of_images(name: str, generator: torch.Generator):
 @pytest.mark.parametrize("name", LANGUAGE)
 def test_language_models(name: str, generator: torch.Generator):
     assert largest_difference(built(LANGUAGE[name]), torch.randint(11, (5, 12), generator=generator)) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["crate", "crate-paper", "crate-alpha-published", "vit"])
+def test_onnx_files_have_our_logits_for_any_batch_size(tmp_path, name, generator):
+    onnx, onnxruntime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    model, path = pixels(name).train(), tmp_path / "network.onnx"
+    assert models.export(model, path) < 1e-5
+    assert model.training  # as before
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+    assert {entry.domain: entry.version for entry in onnx.load(path).opset_import} == {"": 18}
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    model.eval()
+    for count in (1, 2, 5, 33):
+        images = torch.rand(count, 3, 8, 8, generator=generator)
+        (logits,) = session.run(None, {"inputs": images.numpy()})
+        with torch.no_grad():
+            expected = model(images).numpy()
+        assert np.abs(logits - expected).max() < 1e-5
+        assert (logits.argmax(1) == expected.argmax(1)).all()
+
+
+@pytest.mark.parametrize("name", ["crate", "vit"])
+def test_programs_of_torch_have_our_logits_for_any_batch_size(tmp_path, name, generator):
+    model, path = pixels(name), tmp_path / "network.pt2"
+    assert models.export(model, path) < 1e-5
+    loaded, images = torch.export.load(path).module(), torch.rand(33, 3, 8, 8, generator=generator)
+    with torch.no_grad():
+        assert torch.allclose(loaded(images), model(images), atol=1e-5)
+
+
+def test_a_file_that_differs_from_its_network_is_not_written(tmp_path, monkeypatch):
+    right = exported._to_program
+    monkeypatch.setattr(exported, "_to_program", lambda *arguments: lambda batch: right(*arguments)(batch) + 0.01)
+    with pytest.raises(NotConverged, match=r"must agree to 0\.0001 of the largest output .*, got 0\.01; nothing is written"):
+        models.export(pixels("vit"), tmp_path / "network.pt2")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_exported_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"must end in \.onnx or \.pt2, got .*\.pth"):
+        models.export(pixels("vit"), tmp_path / "network.pth")
+    with pytest.raises(ValueError, match="got crate-exact, which chooses its precision by the values"):
+        models.export(pixels("crate-exact"), tmp_path / "network.onnx")
+    with pytest.raises(FileNotFoundError, match="deeper first"):
+        models.export(pixels("vit"), tmp_path / "deeper" / "network.onnx")
+    with pytest.raises(ValueError, match="inputs must be given for Linear"):
+        models.export(nn.Linear(2, 3), tmp_path / "network.pt2")
+    assert models.export(nn.Linear(2, 3), tmp_path / "network.pt2", inputs=torch.zeros(1, 2)) < 1e-6

@@ -203,3 +203,15 @@ def next_token_logits(w: dict[str, Tensor], ids: Tensor, *, heads: int, depth: i
         y, D = _layer_norm(x, w, f"{name}.prenorm_2"), w[f"{name}.ista.weight"]
         x = (y + 0.1 * (y - y @ D.T) @ D - 0.1 * 0.1).clamp(min=0)
     return x @ w["lm_head.weight"].T
+
+
+def published_alpha() -> dict[str, torch.Tensor]:
+    """Random weights with the names and shapes of a published CRATE-alpha: dim 128, two heads, two layers, 12 px, patches of 4."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"conv1.weight": (128, 3, 4, 4), "conv1.bias": (128,), "pos_embedding": (1, 10, 128), "cls_token": (1, 1, 128)}
+    for i in range(2):
+        names = {"0.norm.weight": (128,), "0.norm.bias": (128,), "0.fn.qkv.weight": (128, 128), "0.fn.to_out.0.weight": (128, 128)}
+        names |= {"1.norm.weight": (128,), "1.norm.bias": (128,), "1.fn.D": (128, 512), "1.fn.D1": (128, 512)}
+        shapes |= {f"transformer.layers.{i}.{name}": shape for name, shape in names.items()}
+    shapes |= {"mlp_head.0.weight": (128,), "mlp_head.0.bias": (128,), "mlp_head.1.weight": (5, 128), "mlp_head.1.bias": (5,)}
+    return {name: 0.2 * torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}

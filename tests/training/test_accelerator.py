@@ -8,13 +8,13 @@ import torch
 
 from tests.problems.image_trainings import SMALL, assert_same, interrupting, noise
 from transformer_theory.models import CRATE, ViT, build
+from transformer_theory.models.image_networks import NETWORKS
 from transformer_theory.probes import probe
 from transformer_theory.probes.respond import responses
 from transformer_theory.theories import list_theories
 from transformer_theory.training.augment import Augmentation
 from transformer_theory.training.evaluate import measure_metrics, stored_networks
 from transformer_theory.training.loop import train
-from transformer_theory.training.networks import NETWORKS
 from transformer_theory.training.processes import Hardware
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no accelerator here")

@@ -8,11 +8,11 @@ import pytest
 from tests.problems import image_trainings
 from tests.problems.image_trainings import noise, trained, with_
 from transformer_theory.core.result import Result
+from transformer_theory.models.image_networks import Sizes, crate
+from transformer_theory.models.stored import network_file
 from transformer_theory.theories.crate.tasks import SparseRateReduction
 from transformer_theory.theories.rate_reduction.tasks import RateReduction
 from transformer_theory.training.evaluate import StoredNetwork, evaluate, stored_networks, training_images
-from transformer_theory.training.folder import network_file
-from transformer_theory.training.networks import Sizes, crate
 from transformer_theory.training.objectives import CrossEntropy, MaskedAutoencoding
 from transformer_theory.training.saved import load
 

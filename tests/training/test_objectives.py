@@ -12,10 +12,10 @@ from torch.testing import assert_close
 from transformer_theory.maths.linalg import orthonormalise
 from transformer_theory.metrics import unit_norm
 from transformer_theory.models import random_mask
+from transformer_theory.models.image_networks import Pixels, Sizes
 from transformer_theory.theories.crate.layer_curves import compression_layers
 from transformer_theory.theories.crate.tasks import SparseRateReduction, sparse_rate_reduction
 from transformer_theory.theories.rate_reduction.tasks import RateReduction
-from transformer_theory.training.networks import Pixels, Sizes
 from transformer_theory.training.objectives import UNTRAINED, CrossEntropy, MaskedAutoencoding, Objective, alone
 
 SIZES = Sizes(image_size=8, channels=1, num_classes=3, patch_size=2, dim=16, depth=2, heads=2)

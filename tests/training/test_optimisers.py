@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional
 
 from transformer_theory import models
-from transformer_theory.training.networks import NETWORKS as IMAGE_NETWORKS
-from transformer_theory.training.networks import Sizes
+from transformer_theory.models.image_networks import NETWORKS as IMAGE_NETWORKS
+from transformer_theory.models.image_networks import Sizes
 from transformer_theory.training.optimisers import NAMES, Together, decays, optimiser, places_of, scale
 
 SIZES = {"image_size": 8, "patch_size": 4, "num_classes": 5, "dim": 12, "depth": 3, "heads": 2}
@@ -202,7 +202,7 @@ def test_together_steps_all_and_lends_its_groups():
         ({"learning_rate": 0.0}, "learning_rate must be positive"),
         ({"learning_rate": float("nan")}, "learning_rate must be positive"),
         ({"weight_decay": -1.0}, "weight_decay at least 0"),
-        ({"layer_decay": 1.5}, r"layer_decay in \(0, 1\]"),
+        ({"layer_decay": 1.5}, r"layer_decay in \[0, 1\]"),
         ({"betas": (0.9, 1.0)}, r"betas must be two numbers in \[0, 1\)"),
     ],
 )

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.problems.image_trainings import SMALL, interrupting, noise, trained, with_
 from transformer_theory.core.measurement import Measurement
+from transformer_theory.models import stored
 from transformer_theory.training import checkpoint, folder, saved
 from transformer_theory.training.folder import GrowingTable
 
@@ -51,9 +52,9 @@ def test_a_network_is_loaded_exactly(run):
 
 def edited(run, path, **change):
     """The network with other metadata and their checksum."""
-    weights, record = saved.stored(run / "best.safetensors")
+    weights, record = stored.stored(run / "best.safetensors")
     record |= change
-    record["crc32"] = saved.checksum(weights, record)
+    record["crc32"] = stored.checksum(weights, record)
     save_file(weights, path, metadata={"transformer_theory": json.dumps(record)})
 
 
@@ -152,7 +153,7 @@ def test_any_flipped_bit_of_the_stored_numbers_is_found(run, tmp_path):
 
 
 def test_a_network_without_a_checksum_was_written_by_the_version_before(run, tmp_path):
-    weights, record = saved.stored(run / "best.safetensors")
+    weights, record = stored.stored(run / "best.safetensors")
     record["format"] = 1
     save_file(weights, tmp_path / "best.safetensors", metadata={"transformer_theory": json.dumps(record)})
     assert saved.load(tmp_path / "best.safetensors").origin == saved.load(run).origin

@@ -9,6 +9,7 @@ from torch import nn
 
 from tests.problems import image_trainings
 from tests.problems.image_trainings import SMALL, assert_equal, assert_same, interrupting, noise, table, trained, with_
+from transformer_theory.core import parallel
 from transformer_theory.core.result import Result
 from transformer_theory.data.image_data import Images
 from transformer_theory.training import loop, machine
@@ -300,7 +301,7 @@ def test_a_busy_machine_is_said_once(monkeypatch, share, percent):
 
 @pytest.mark.parametrize("network", ["crate", "crate-alpha", "vit", "tost", "crate-exact"])
 def test_a_network_larger_than_the_memory_is_refused_before_it_is_built(tmp_path, monkeypatch, network):
-    monkeypatch.setattr(machine, "_memory", lambda: 64 * 2**30)
+    monkeypatch.setattr(parallel, "memory", lambda: 64 * 2**30)
     with pytest.raises(ValueError, match=r"GiB.* 64 GiB"):
         trained(tmp_path / "run", with_(network=network, dim=100_000, heads=2))
     assert not (tmp_path / "run").exists()
@@ -308,4 +309,4 @@ def test_a_network_larger_than_the_memory_is_refused_before_it_is_built(tmp_path
 
 @pytest.mark.skipif(not hasattr(os, "sysconf"), reason="the memory is unknown")
 def test_the_memory_of_this_machine_is_known():
-    assert 2**28 < machine._memory() < 2**50
+    assert 2**28 < parallel.memory() < 2**50

@@ -24,9 +24,9 @@ def compare_theories(options: argparse.Namespace) -> int:
     from ..core.result import Result
     from ..data import TokenData
     from ..data.image_sets import image_tokens, images
+    from ..models.stored import network_file
     from ..report import terminal
     from ..theories import choose
-    from ..training.folder import network_file
     from ..training.machine import available_threads
 
     names = None if options.theories is None else [name.strip() for name in options.theories.split(",") if name.strip()]

@@ -219,7 +219,8 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     subparser = command(
         "train", training.train_network, "train a network on images and compute the metrics of every theory during training"
     )
-    subparser.add_argument("network", metavar="NETWORK", help="crate, crate-paper, crate-exact, crate-alpha, tost or vit")
+    text = "crate, crate-paper, crate-exact, crate-alpha, crate-alpha-published, tost or vit"
+    subparser.add_argument("network", metavar="NETWORK", help=text)
     images = "cifar10, cifar100, digits, shapes, or a path: the archive or files of CIFAR, or a folder with one folder of images per class"
     subparser.add_argument("--data", required=True, metavar="NAME|PATH", help=images)
     add_size(subparser)
@@ -229,8 +230,11 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     subparser.add_argument("--resume", action="store_true", help=text)
     text = "continue the training in DIR with more --epochs or --minutes, even if it has ended"
     subparser.add_argument("--extend", action="store_true", help=text)
-    text = "start from the weights of a stored network of the same kind and sizes: the folder of its run, or its .safetensors file"
-    subparser.add_argument("--weights", type=_path, metavar="RUN", help=text)
+    text = (
+        "start from given weights: the folder of a run, its .safetensors file, or a file in the layout of a released CRATE or CRATE-alpha; "
+        "sizes that are omitted are those of the weights"
+    )
+    subparser.add_argument("--weights", type=_path, metavar="FILE|RUN", help=text)
     text = "train on several seeds in parallel, a number or a list, each in a folder DIR/seed-N, and print their mean"
     subparser.add_argument("--seeds", type=_seeds, metavar="N|A,B", help=text)
     if argv[:1] == ["train"]:
@@ -302,8 +306,8 @@ def _training_options(parser: _Parser, argv: list[str]) -> None:
     Raises:
         ValueError: the network, the recipe or the objective is unknown.
     """
+    from ..models.image_networks import NETWORKS
     from ..theories import objectives
-    from ..training.networks import NETWORKS
     from ..training.recipes import IMAGE_RECIPES, SMALL, image_recipe
     from .fields import add_fields
 

@@ -24,10 +24,10 @@ def reach_of_theories(options: argparse.Namespace) -> int:
     from ..core.parallel import workers
     from ..core.plotting import pdf, svg
     from ..core.result import Result
+    from ..models.stored import network_file
     from ..report import reach_map, terminal
     from ..report.aggregate import aggregate
     from ..report.reached import reached
-    from ..training.folder import network_file
     from ..training.machine import available_threads
 
     images, text = _data(options.data)

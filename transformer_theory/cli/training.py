@@ -35,16 +35,18 @@ def train_network(options: argparse.Namespace) -> int:
     from ..core.metric import Metric
     from ..core.result import Result
     from ..data.image_sets import images as read_images
+    from ..models.stored import BEST
     from ..theories import choose, objectives
     from ..training.augment import Augmentation
     from ..training.checkpoint import stored_run
-    from ..training.folder import BEST, LAST, clear
+    from ..training.folder import LAST, clear
     from ..training.loop import train
     from ..training.objectives import CrossEntropy
     from ..training.processes import Hardware
     from ..training.recipes import image_recipe
     from ..training.seeds import seed_folder
     from ..training.settings import Settings
+    from ..training.transfer import fitting, read
 
     _check_combinations(options)
     folder = options.out or Path("runs") / options.network
@@ -55,6 +57,8 @@ def train_network(options: argparse.Namespace) -> int:
     run = stored_run(last) if options.extend or (resume and last.exists()) else None
     images = read_images(options.data, size=options.size, progress=None if _first_process() else lambda line: None)
     settings = image_recipe(options.network, name=options.recipe, image_size=images[0].size)
+    if options.weights and run is None:  # sizes that are omitted are those of the weights
+        settings = replace(settings, **fitting(read(options.weights), options.network, heads=getattr(options, "heads", None)))
     if run is not None:  # options that are omitted keep their values from the stored run
         settings = Settings.from_stored({**run["settings"], "network": options.network})
     kind = objectives()[options.objective or (run["objective"]["name"] if run else CrossEntropy.name)]
@@ -163,9 +167,9 @@ def evaluate_network(options: argparse.Namespace) -> int:
         FileNotFoundError: the file does not exist.
     """
     from ..data.image_sets import images
+    from ..models.stored import network_file
     from ..theories import objectives
     from ..training.evaluate import evaluate
-    from ..training.folder import network_file
 
     network_file(options.network)  # reading the images takes long, so report a wrong path first
     train, test = images(options.data, size=options.size)

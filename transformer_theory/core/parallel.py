@@ -1,4 +1,4 @@
-"""Parallel execution of sweeps over processes of this machine or a dask cluster, and the number of threads.
+"""Parallel execution of sweeps over processes of this machine or a dask cluster, the number of threads, and the memory.
 
 An experiment calls :func:`sweep`; its caller chooses the workers, with :func:`workers` or joblib's ``parallel_config``. Each call runs on
 one thread, so results do not depend on the workers. Small matrices are slower on several threads than on one, and many times slower on a
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any, ParamSpec, TypeVar
 
 import torch
@@ -245,3 +246,23 @@ def _cluster(address: str) -> Any:
         client.close()
         raise ConnectionError(f"the dask scheduler at {address} has no workers; start some with `dask worker {address}`") from error
     return client
+
+
+def memory() -> float:
+    """Returns the memory of the machine, or of its control group if that has less, in bytes; infinity if the system reports neither."""
+    limits = [float("inf")]
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        limits.append(float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES"))
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            text = Path(file).read_text().strip()
+        except OSError:
+            continue
+        limits.append(float(text) if text.isdigit() else float("inf"))
+    return min(limits)
+
+
+def gib(size: float) -> str:
+    """Returns a number of bytes as text in GiB: "0.0737 GiB", "1,400 GiB", "7.15e+11 GiB"."""
+    value = size / 2**30
+    return f"{value:.3g} GiB" if value < 1000 or value >= 1e6 else f"{value:,.0f} GiB"

@@ -21,7 +21,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ..core import parallel
 from ..core.errors import some
+from ..core.parallel import gib
 from .image_data import Images
 
 LOSSY = (".jpg", ".jpeg")
@@ -116,9 +118,14 @@ def read_folder(folder: Folder, *, size: int | None = None, progress: Callable[[
         size: side in pixels to which images are cropped and scaled; None requires square images of one size.
         progress: function called with a line of text if files were converted: their number, their kind and the result.
     Raises:
-        ValueError: a file is not an image, is damaged, has more than 8 bits per channel, or differs in size from the others.
+        ValueError: a file is not an image, is damaged, has more than 8 bits per channel, or differs in size from the others; or the images
+            do not fit into memory at this size, before any is read.
     """
     parts = [part for part in (folder.train, folder.test) if part]
+    count = sum(len(part.files) for part in parts)
+    if size is not None and (needed := 3 * count * size**2) > (available := parallel.memory()):
+        text = f"{size}, which needs {gib(needed)} of {gib(available)}"
+        raise ValueError(f"size must let {count:,} images fit into memory, got {text}; choose a smaller one")
     reader = _Reader(size)
     pixels = reader.read([file for part in parts for file in part.files])
     if conversions := reader.conversions():

@@ -10,8 +10,10 @@ from .crate.language_model import CRATELanguageModel, tie_head
 from .crate.masked_autoencoder import CRATEMAE, crate_mae_base, crate_mae_small, crate_mae_tiny, random_mask
 from .crate.network import CRATE, crate_base, crate_large, crate_small, crate_tiny
 from .decoder import Decoder
-from .embedding import build
+from .embedding import build, resized_positions
+from .exported import export
 from .resnet import ResNet18, ResNet18Control, ResNet18STL
+from .stored import load
 from .vit import ViT
 from .weights import load_weights, save_weights, unwrap
 
@@ -37,8 +39,11 @@ __all__ = [
     "crate_mae_tiny",
     "crate_small",
     "crate_tiny",
+    "export",
+    "load",
     "load_weights",
     "random_mask",
+    "resized_positions",
     "save_weights",
     "tie_head",
     "unwrap",

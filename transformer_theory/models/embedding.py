@@ -5,13 +5,17 @@ Source: :cite:t:`dosovitskiy2021image`.
 """
 
 from collections.abc import Callable
+from math import isqrt
 
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ..core.validation import integers
+
+MAX_HEADS = 256  # largest number of heads that an error message suggests
 
 
 class Patches(nn.Module):
@@ -66,6 +70,41 @@ class Tokens(nn.Module):
 def patch_matrix(kernel: Float[Tensor, "dim c row column"]) -> Float[Tensor, "dim patch_dim"]:
     """Reshapes a convolution kernel into the matrix that maps the vectors of :class:`Patches`, in which channels run fastest."""
     return kernel.permute(0, 2, 3, 1).flatten(1)
+
+
+def resized_positions(
+    positions: Float[Tensor, "1 n dim"], grid: tuple[int, int], *, source: tuple[int, int] | None = None, kept: int = 1
+) -> Float[Tensor, "1 m dim"]:
+    """Interpolates the positions of patches to another grid, bicubically between the centres of the patches.
+
+    The first ``kept`` positions (the class token) are copied. Both grids of centres cover the same image, so a position keeps its place in
+    the image (``align_corners=False``); where the new grid is coarser, positions are averaged (``antialias=True``).
+
+    Args:
+        positions: ``[1, kept + rows * columns, dim]``, row by row.
+        grid: rows and columns of the new grid.
+        source: rows and columns of the given positions. None: they form a square.
+        kept: number of positions in front that belong to no patch.
+    Returns:
+        ``[1, kept + rows * columns, dim]`` for the new grid, in the dtype of ``positions``; the positions themselves for an equal grid.
+    Raises:
+        ValueError: the positions do not form the source grid, or a grid has no patch.
+    """
+    if positions.ndim != 3 or len(positions) != 1 or not positions.is_floating_point():
+        raise ValueError(f"positions must be floating-point [1, n, dim], got {positions.dtype} {list(positions.shape)}; pass pos_embedding")
+    count = positions.shape[1] - kept
+    side = isqrt(max(count, 0))
+    rows, columns = (side, side) if source is None else source
+    if min(*grid, rows, columns) < 1 or rows * columns != count:
+        expected = f"a grid of {rows} x {columns} patches behind {kept} kept"
+        raise ValueError(f"positions must form {expected}, got {positions.shape[1]} for a grid of {grid[0]} x {grid[1]}; pass source=")
+    if grid == (rows, columns):
+        return positions
+    # [1, rows * columns, dim] -> [1, dim, rows, columns]; in half precision the cubic weights would have three digits.
+    field = positions[:, kept:].to(torch.promote_types(positions.dtype, torch.float32)).unflatten(1, (rows, columns)).permute(0, 3, 1, 2)
+    # With antialias=True torch uses the cubic kernel with a = -1/2, which reproduces affine functions, also where nothing is averaged.
+    field = functional.interpolate(field, size=grid, mode="bicubic", align_corners=False, antialias=True)
+    return torch.cat([positions[:, :kept], field.permute(0, 2, 3, 1).flatten(1, 2).to(positions.dtype)], dim=1)
 
 
 def check_images(images: Float[Tensor, "..."], *, channels: int, size: int) -> None:
@@ -131,6 +170,6 @@ def head_width(dim: int, heads: int) -> int:
         ValueError: heads do not divide dim.
     """
     if heads < 1 or dim % heads:
-        divisors = ", ".join(str(k) for k in range(1, dim + 1) if dim % k == 0)
+        divisors = ", ".join(str(k) for k in range(1, min(dim, MAX_HEADS) + 1) if dim % k == 0)
         raise ValueError(f"heads must divide dim, got heads={heads} and dim={dim}; choose heads among {divisors}, or another dim")
     return dim // heads

@@ -21,7 +21,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 WRAPPERS = ("state_dict", "model")  # keys under which training code stores the weights, next to the state of the optimiser
 PREFIXES = ("module.", "_orig_mod.")  # prefixes that torch's data-parallel and compiled modules add to each name
-ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")  # torch.save writes all but the last
+WEIGHT_FILES = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")  # torch.save writes all but the last
 MAX_LISTED = 20  # largest number of names in an error message; a name that occurs in several layers counts once
 
 
@@ -55,8 +55,10 @@ def save_weights(weights: nn.Module | Mapping[str, Tensor], path: str | os.PathL
         ValueError: the weights are not a mapping from names to tensors, or the path has another suffix.
     """
     path = Path(path)
-    if path.suffix not in ENDINGS:
-        raise ValueError(f"weights must go into a file that ends in {', '.join(ENDINGS)}, got {path}; the suffix determines the format")
+    if path.suffix not in WEIGHT_FILES:
+        raise ValueError(
+            f"weights must go into a file that ends in {', '.join(WEIGHT_FILES)}, got {path}; the suffix determines the format"
+        )
     if not path.parent.is_dir():
         raise FileNotFoundError(f"weights must go into a folder that exists, got {path}; make {path.parent} first")
     tensors = weights.state_dict() if isinstance(weights, nn.Module) else _tensors(weights)

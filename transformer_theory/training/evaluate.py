@@ -19,9 +19,9 @@ from ..core.result import Result
 from ..core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, fixed_generator, with_interval
 from ..data.image_data import Images
 from ..models import build
-from .folder import network_file
+from ..models.image_networks import Builder
+from ..models.stored import network_file
 from .monitor import PICTURED, Metrics, Monitor, attention_maps, measured_network
-from .networks import Builder
 from .objectives import ACCURACY, OBJECTIVES, Objectives
 from .objectives.masked_autoencoding import Completion
 from .objectives.protocol import outputs, scaled

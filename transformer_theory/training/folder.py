@@ -14,25 +14,11 @@ from pathlib import Path
 from ..core.files import replacing
 from ..core.measurement import Measurement
 from ..core.result import json_line, read_table
+from ..models.stored import BEST
 
-BEST, LAST, TABLE = "best.safetensors", "last.pt", "table.jsonl"
+LAST, TABLE = "last.pt", "table.jsonl"
 FILES = (BEST, LAST, "result.json", TABLE, "arrays.npz", "verifications.json", "report.html", "table.tex", "references.bib")
 DRAFT = re.compile(r"\.(.+)\.[0-9a-f]{8}")  # .NAME.8 hexadecimal digits, as core.files.replacing names drafts; a killed process leaves them
-
-
-def network_file(path: str | Path) -> Path:
-    """Returns the file of a trained network, given its path or the folder of its run.
-
-    Raises:
-        FileNotFoundError: the path does not exist, or the folder holds no trained network.
-    """
-    path = Path(path)
-    hint = f"name the folder that train wrote, or the {BEST} in it"
-    if not path.exists():
-        raise FileNotFoundError(f"a trained network must be a file or a folder, {path} does not exist; {hint}")
-    if path.is_dir() and not (path / BEST).is_file():
-        raise FileNotFoundError(f"{path} must hold {BEST}, a trained network, got none; {hint}")
-    return path / BEST if path.is_dir() else path
 
 
 def check_unused(folder: Path) -> None:

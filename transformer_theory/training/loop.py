@@ -22,22 +22,23 @@ from ..core.result import Result, provenance
 from ..core.sources import Source
 from ..core.statistics import with_interval
 from ..data.image_data import Images
+from ..models.image_networks import Builder, Pixels, Sizes, builder, own_networks
 from . import checkpoint, saved
 from .batches import WEIGHTS, Batches, seed_of
 from .checkpoint import Checkpoint, load_network, load_optimiser, network_state, optimiser_state
 from .faults import finite
 from .fitting import HINT, State, fit
 from .folder import LAST, TABLE, GrowingTable, check_unused, claimed, make, remove
-from .machine import LoadWatch, Uncountable, available_threads, check_memory, choose_threads
+from .machine import LoadWatch, available_threads, choose_threads
+from .memory import check_memory
 from .monitor import Metrics, Moment, Monitor
-from .networks import Builder, Pixels, Sizes, builder, own_networks
 from .objectives import LOSS, CrossEntropy, Objective
-from .optimisers import exponential_average, optimiser, warm_up_cosine
+from .optimisers import exponential_average, freeze_body, optimiser, warm_up_cosine
 from .processes import Hardware, is_lost_process, launched, set_up, shards
 from .settings import Settings
 from .store import Store, continued, is_killed_start
 from .tasks import ImageTask
-from .transfer import origin_of, start_from
+from .transfer import Start, normalisation_of, read, start_from
 
 SPEED, SECONDS, LEARNING_RATE = "images per second", "seconds", "learning rate"
 PER_PASS = 512  # images per forward pass of a measurement
@@ -74,7 +75,8 @@ def train(
         sources: sources of these theories, stored with the run.
         hardware: device, precision and processes. None: chosen automatically.
         networks: builders of your networks by name; ``settings.network`` may be one of these names.
-        weights: stored network of the same kind and sizes that gives the initial weights, see :mod:`.transfer`.
+        weights: file with the initial weights, of a stored network or in the layout of a released one, see :func:`.transfer.read`. The
+            network must have the same kind and sizes; images and classes may differ.
         resume: whether to continue from the checkpoint in the folder, which must belong to the same training. A complete training is only
             loaded; without a checkpoint, a new training starts.
         extend: whether to continue a training that may have had fewer epochs or minutes; the folder must hold one.
@@ -103,7 +105,8 @@ def train(
         "images": checkpoint.digest(data[0]),
         "theories": list(theories),
     }
-    if origin := origin_of(weights) if weights is not None else stored and stored.run.get("weights"):
+    start = None if weights is None else read(weights)
+    if origin := stored and stored.run.get("weights") if start is None else start.described():
         definition["weights"] = origin
     table, longer = (GrowingTable(folder / TABLE), False) if stored is None else continued(folder, stored, definition, extend=extend)
     if table.ended and not longer:
@@ -111,8 +114,8 @@ def train(
     threads = torch.get_num_threads()
     try:
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())), own_networks(networks):
-            start = weights if stored is None else None
-            run = _Run(data, settings, folder, objective, metrics, sources, hardware, definition, table, networks, start, callback)
+            begin = start if stored is None else None
+            run = _Run(data, settings, folder, objective, metrics, sources, hardware, definition, table, networks, begin, callback)
             if stored is not None:
                 run.go_on(stored, longer=longer)
             return run.run()
@@ -135,7 +138,7 @@ class _Run:
         definition: dict[str, Any],
         table: GrowingTable,
         networks: Mapping[str, Builder],
-        weights: str | Path | None,
+        weights: Start | None,
         callback: Callable[[Moment], None],
     ):
         builder(settings.network)  # raises if the name is unknown
@@ -143,18 +146,19 @@ class _Run:
         images, self.test = data
         self.train, self.validation = settings.split(images)
         self.sizes = settings.sizes(image_size=images.size, channels=images.channels, num_classes=images.classes)
-        try:
-            check_memory(lambda: self._build(self.sizes))
-        except Uncountable:
-            if settings.network not in networks:
-                raise
+        self.normalisation = normalisation_of(definition.get("weights"))
+        batch_size, own = min(settings.batch_size, len(self.train)), settings.network in networks
+        check_memory(self._build, self.sizes, batch_size=batch_size, own=own, device=hardware.device)
         self.fabric = launched(hardware)
         self.first = self.fabric.is_global_zero
         self.warn: Callable[[str], None] = LOGGER.warning if self.first else lambda line: None
         self.raw = self._network(0)
         if weights is not None:
-            network = saved.network_of(self.raw)
-            start_from(weights, network, name=settings.network, sizes=self.sizes, build=self._build, note=self.warn)
+            about = {"name": settings.network, "sizes": self.sizes, "names": self.train.names, "build": self._build}
+            start_from(weights, saved.network_of(self.raw), **about, note=self.warn)
+        parameters = sum(parameter.numel() for parameter in self.raw.parameters() if parameter.requires_grad)
+        if not settings.layer_decay:
+            freeze_body(self.raw)
         if shards(self.fabric) and settings.average:
             raise ValueError(f"strategy 'fsdp' has no moving average, got average {settings.average}; pass --average 0 or --strategy ddp")
         plain = copy.deepcopy(self.raw).to(self.fabric.device) if shards(self.fabric) else self.raw
@@ -189,10 +193,7 @@ class _Run:
             counts={f"{name}_samples": len(part) for name, part in parts.items()},
             sources=tuple(dict.fromkeys([SOURCE, *images.sources, *sources])),
             provenance=provenance(seed=settings.seed, device=str(self.fabric.device))
-            | {
-                "parameters": sum(parameter.numel() for parameter in plain.parameters() if parameter.requires_grad),
-                "processes": self.fabric.world_size,
-            },
+            | {"parameters": parameters, "processes": self.fabric.world_size},
         )
         self.start, self.seconds, self.longer, self.best_lost = 0, 0.0, False, False  # set by go_on
         self.loss_sum, self.count, self.step_seconds = 0.0, 0, 0.0  # losses, steps and their seconds since the last interval
@@ -206,16 +207,13 @@ class _Run:
         network = self._build(self.sizes)
         if number:
             return self.raw.around(network)
+        if self.normalisation is not None:
+            return Pixels(network, *self.normalisation)
         return Pixels.centring(network, self.train.pixels)
 
     def _optimiser(self, network: nn.Module) -> torch.optim.Optimizer:
-        return optimiser(
-            network,
-            name=self.settings.optimiser,
-            learning_rate=self.settings.learning_rate,
-            weight_decay=self.settings.weight_decay,
-            layer_decay=self.settings.layer_decay,
-        )
+        rates = {name: getattr(self.settings, name) for name in ("learning_rate", "weight_decay", "layer_decay")}
+        return optimiser(network, name=self.settings.optimiser, **rates)
 
     def go_on(self, stored: Checkpoint, *, longer: bool) -> None:
         """Continues from a checkpoint.

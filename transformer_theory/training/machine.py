@@ -1,4 +1,4 @@
-"""Checks of the machine: the best number of threads, slowdown by other programs, and memory for the network.
+"""Checks of the machine: the best number of threads, and slowdown by other programs.
 
 On busy cores, two threads that wait for each other are several times slower than one. On two cores with a load of five, training processed
 250 images per second with two threads and 1,200 with one. The number of threads is therefore measured at the start of a training.
@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 
 import torch
-from torch import nn
 
 from .fitting import State
 
@@ -21,7 +20,6 @@ STEPS = 3  # steps per time measurement; the first is a warm-up and is not count
 FASTER = 1.25  # one thread is preferred only if it is faster by this factor: a smaller difference may be chance
 IDLE_SHARE = 0.7  # smallest ratio of processor time to wall time, of the main thread, that counts as an idle machine
 WATCHED = 20  # first steps of a training over which the load is measured
-COPIES = 4  # arrays of the size of the weights in memory: weights, gradients, and the two moments of Adam
 
 
 def available_threads() -> int:
@@ -88,70 +86,3 @@ class LoadWatch:
 def _busy_share(wall: float, processor: float) -> float:
     """Returns the share of the wall time in which the thread did not run; 0 if no time has passed."""
     return max(0.0, 1 - processor / wall) if wall > 0 else 0.0
-
-
-class Uncountable(ValueError):
-    """Raised if a network cannot be built without the values of its tensors, or has more of them than torch can count."""
-
-
-def on_meta(build: Callable[[], nn.Module]) -> nn.Module:
-    """Builds the network on torch's ``meta`` device, where tensors have shapes but no values and need no memory.
-
-    Args:
-        build: builds the network; torch's random state is restored afterwards.
-    Raises:
-        Uncountable: the constructor needs the values of a tensor, or a tensor has too many.
-        ValueError: ``build`` rejects the sizes.
-    """
-    try:
-        with torch.random.fork_rng(devices=[]), torch.device("meta"):
-            return build()
-    except (RuntimeError, OverflowError) as error:
-        cause = str(error).splitlines()[0]
-        raise Uncountable(f"a network of these sizes cannot be built ({cause}); choose a smaller dim or depth") from error
-
-
-def shapes_of(build: Callable[[], nn.Module], *, own: bool) -> nn.Module:
-    """Builds a network whose parameter names and shapes are to be compared, without memory for its weights if possible.
-
-    Args:
-        build: builds the network; torch's random state is restored afterwards.
-        own: whether the caller supplied the network. Its constructor may need values of tensors; it is then built in memory.
-    Raises:
-        Uncountable: see :func:`on_meta`.
-    """
-    try:
-        return on_meta(build)
-    except Uncountable:
-        if not own:
-            raise
-    with torch.random.fork_rng(devices=[]):
-        return build()
-
-
-def check_memory(build: Callable[[], nn.Module]) -> int:
-    """Returns the number of parameters of a network without allocating memory for them.
-
-    Args:
-        build: builds the network.
-    Raises:
-        Uncountable: see :func:`on_meta`.
-        ValueError: weights, gradients and the moments of Adam need more than the memory of the machine.
-    """
-    network = on_meta(build)
-    count = sum(parameter.numel() for parameter in network.parameters())
-    needed = COPIES * sum(parameter.numel() * parameter.element_size() for parameter in network.parameters())
-    if needed > (memory := _memory()):
-        raise ValueError(
-            f"a network of {count:,} parameters needs {needed / 2**30:,.0f} GiB for weights, gradients and the optimiser, got"
-            f" {memory / 2**30:,.0f} GiB of memory; choose a smaller dim or depth"
-        )
-    return count
-
-
-def _memory() -> float:
-    """Returns the memory of the machine in bytes; infinity if the system does not report it."""
-    try:
-        return float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return float("inf")

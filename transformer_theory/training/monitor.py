@@ -26,10 +26,10 @@ from ..data.tokens import TokenData
 from ..metrics.class_features import ClassFeatures, NeuralCollapse
 from ..metrics.networks import AttentionMaps, AttentionStatistics, Geometry
 from ..models import CRATEMAE, build
+from ..models.image_networks import Pixels
 from ..probes import NoAttention, probe
 from ..probes.evaluation import evaluation
 from ..probes.features import features
-from .networks import Pixels
 from .objectives import ACCURACY
 from .objectives.masked_autoencoding import Completion
 from .objectives.protocol import scaled

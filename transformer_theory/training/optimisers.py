@@ -10,7 +10,7 @@ bfloat16 in the update.
 
 Weight decay acts on matrices that map features, not on norms, biases, temperatures, class tokens, mask tokens or positions.
 In a network of L layers with layer-wise decay d, layer l = 1, ..., L has the learning rate η d^(L + 1 - l). Parameters before the layers
-(embedding, class token, positions) have η d^(L + 1), and parameters after them (last norm, head) have η.
+(embedding, class token, positions) have η d^(L + 1), and parameters after them (last norm, head) have η. With d = 0 the body is frozen.
 
 The averaged network is often better than the last one. The average is that of TensorFlow's ``tf.train.ExponentialMovingAverage``:
 
@@ -96,7 +96,8 @@ def optimiser(
         name: "adamw" or "muon".
         learning_rate: learning rate of the parameters after the layers.
         weight_decay: weight decay of matrices.
-        layer_decay: ratio of the learning rate of a layer to that of the next layer, in (0, 1].
+        layer_decay: ratio of the learning rate of a layer to that of the next layer, in [0, 1]; with 0 only the parameters after the layers
+            are trained, see :func:`freeze_body`.
         betas: decay rates of the two moments of AdamW.
     Returns:
         One optimiser, whose groups store their unscaled learning rate as ``initial_lr``.
@@ -106,14 +107,16 @@ def optimiser(
     """
     if name not in NAMES:
         raise ValueError(f"name must be one of {', '.join(NAMES)}, got {name!r}")
-    if not (0 < learning_rate < float("inf") and 0 <= weight_decay < float("inf") and 0 < layer_decay <= 1):
+    if not (0 < learning_rate < float("inf") and 0 <= weight_decay < float("inf") and 0 <= layer_decay <= 1):
         values = f"learning_rate {learning_rate}, weight_decay {weight_decay}, layer_decay {layer_decay}"
-        raise ValueError(f"learning_rate must be positive, weight_decay at least 0 and layer_decay in (0, 1], got {values}")
+        raise ValueError(f"learning_rate must be positive, weight_decay at least 0 and layer_decay in [0, 1], got {values}")
     if not all(0 <= beta < 1 for beta in betas):
         raise ValueError(f"betas must be two numbers in [0, 1), got {betas}")
     if name == "muon" and not hasattr(torch.optim, "Muon"):
         raise ValueError(f"optimiser muon needs torch 2.9 or later, got torch {torch.__version__}; choose adamw, or upgrade torch")
 
+    if not layer_decay:
+        freeze_body(model)
     trainable = {key: weight for key, weight in model.named_parameters() if weight.requires_grad}
     if not trainable:
         raise ValueError("model must have a trainable parameter, got requires_grad=False for all; set some to True")
@@ -130,9 +133,23 @@ def optimiser(
 
     rest = groups(key for key in trainable if key not in hidden)
     adamw = torch.optim.AdamW(rest, lr=learning_rate, betas=betas, fused=True)
-    if name == "adamw":
+    if not hidden:  # none with "adamw"; with a frozen body none is left for Muon either
         return adamw
     return Together(torch.optim.Muon(groups(key for key in trainable if key in hidden), adjust_lr_fn="match_rms_adamw"), adamw)
+
+
+def freeze_body(model: nn.Module) -> None:
+    """Sets ``requires_grad=False`` for all parameters except those after the layers: the last norm and the head.
+
+    Raises:
+        ValueError: the model has no layers, see :func:`places_of`, or no parameter after them.
+    """
+    places, end = places_of(model)
+    if not any(place == end for place in places.values()):
+        raise ValueError(f"model must have a head after its layers if layer_decay is 0, got {type(model).__name__} without; choose another")
+    for name, weight in model.named_parameters():
+        if places[name] < end:
+            weight.requires_grad_(False)
 
 
 def scale(optimiser: torch.optim.Optimizer, factor: float) -> None:

@@ -107,7 +107,7 @@ HOURS = replace(
 )
 
 IMAGE_RECIPES = {"minutes": MINUTES, "digits": DIGITS, "hours": HOURS}
-WIDE = ("vit", "tost", "crate-alpha")  # networks with 4 * dim neurons or atoms per layer
+WIDE = ("vit", "tost", "crate-alpha", "crate-alpha-published")  # networks with 4 * dim neurons or atoms per layer
 RATE = 0.5  # factor of the learning rate of the networks in WIDE
 NARROW = {  # sizes of the networks in WIDE: a ViT has as many parameters as CRATE, within 4 %; tost and crate-alpha have fewer
     "minutes": {"dim": 100, "heads": 4},  # 0.51 M, CRATE 0.49 M; a wider ViT reaches a lower accuracy in five minutes
@@ -119,7 +119,7 @@ def image_recipe(network: str, *, name: str | None = None, image_size: int = 32)
     """Returns the settings of a recipe for a network on images.
 
     Args:
-        network: name of the network, see :data:`.networks.NETWORKS`.
+        network: name of the network, see :data:`.image_networks.NETWORKS`.
         name: name of the recipe. None: "digits" or "minutes", by the size of the images.
         image_size: side of the images, pixels.
     Raises:

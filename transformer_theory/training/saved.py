@@ -1,13 +1,10 @@
-"""Files of trained networks: the weights, and the sizes and names from which the network is built.
+"""Files of trained networks, as a training writes and reads them, with the objective.
 
-A ``.safetensors`` file holds the weights under the network's parameter names, for CRATE those of the released networks. Its metadata in
-JSON hold the sizes, objective, normalisation, class names and origin of the network, and a checksum of weights and metadata. The file
-contains no code.
+:mod:`~transformer_theory.models.stored` describes the file, and :func:`~transformer_theory.models.load` returns the network alone.
 """
 
 import json
 import os
-import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,15 +15,11 @@ from torch import Tensor, nn
 
 from .. import __version__
 from ..core.files import replacing
-from ..models.weights import fill, load_weights
-from .folder import network_file
-from .machine import shapes_of
-from .networks import Builder, Pixels, Sizes, own_networks
+from ..models.image_networks import Builder, Pixels, Sizes, own_networks
+from ..models.stored import CHECKSUM, FORMAT, KEY, checksum, network_file, stored
+from ..models.weights import fill
+from .memory import shapes_of
 from .objectives import OBJECTIVES, Objective, Objectives
-
-FORMAT = 2
-WITHOUT_CHECKSUM = 1  # the previous format, which can still be read
-KEY, CHECKSUM = "transformer_theory", "crc32"
 
 
 @dataclass(frozen=True)
@@ -35,7 +28,7 @@ class Saved:
 
     Attributes:
         model: the network on images ``[b, c, h, w]`` in [0, 1]; on the CPU and in evaluation mode.
-        network: name of the network, see :func:`.networks.builder`.
+        network: name of the network, see :func:`.image_networks.builder`.
         sizes: sizes of the network.
         objective: objective of the training.
         names: names of the classes.
@@ -140,54 +133,6 @@ def load(path: str | Path, *, objectives: Objectives = OBJECTIVES, networks: Map
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     return Saved(Pixels(network, mean, std).eval(), record["network"], sizes, objective, names, origin, networks or {})
-
-
-def stored(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Reads the weights and the metadata of a file that a training wrote.
-
-    Raises:
-        ValueError: the file is damaged, or was written by another program or a newer version.
-        FileNotFoundError: there is no such file.
-    """
-    if path.suffix != ".safetensors":
-        raise ValueError(f"a trained network must be a .safetensors file or the folder of a run, got {path}")
-    weights = load_weights(path)
-    record = _metadata(path)
-    if record.get("format") not in (WITHOUT_CHECKSUM, FORMAT):
-        other = f"format {record.get('format')} of version {record.get('version')}"
-        raise ValueError(f"{path} must be of format {FORMAT} as this version ({__version__}) writes it, got {other}; install that version")
-    if record["format"] == FORMAT and record.pop(CHECKSUM, None) != checksum(weights, record):
-        raise ValueError(
-            f"{path} must be as it was stored, got another checksum: it is damaged or was edited; train it again, or copy it anew"
-        )
-    return weights, record
-
-
-def checksum(weights: Mapping[str, Tensor], record: Mapping[str, Any]) -> str:
-    """Returns the CRC-32 of weights ``[...]``, with their names, types and shapes, and of the metadata."""
-    crc = zlib.crc32(json.dumps({name: record[name] for name in sorted(record) if name != CHECKSUM}, sort_keys=True).encode())
-    for name in sorted(weights):
-        value = weights[name].contiguous()
-        crc = zlib.crc32(f"{name} {value.dtype} {list(value.shape)}".encode(), crc)
-        crc = zlib.crc32(value.flatten().view(torch.uint8).numpy().data, crc)
-    return f"{crc:08x}"
-
-
-def _metadata(path: Path) -> dict[str, Any]:
-    """Reads the metadata that a training wrote into a file."""
-    from safetensors import safe_open
-
-    with safe_open(path, framework="pt") as opened:
-        text = (opened.metadata() or {}).get(KEY)
-    if text is None:
-        hint = "models.load_weights reads weights alone"
-        raise ValueError(f"{path} must be a network that `train` has stored, got weights without their origin; {hint}")
-    try:
-        record = json.loads(text)
-        assert isinstance(record, dict)
-    except (json.JSONDecodeError, AssertionError) as error:
-        raise ValueError(f"{path} must describe its network in JSON, got something else ({error}); train it again") from error
-    return record
 
 
 def network_of(model: nn.Module) -> nn.Module:

@@ -12,10 +12,12 @@ import torch
 
 from ..core.experiment import check_settings, setting
 from ..data.image_data import Images
+from ..models.crate.network import Pooling
+from ..models.image_networks import Sizes, Stem
 from .augment import Augmentation
 from .batches import SPLIT, seed_of
-from .networks import Sizes, Stem
 
+SHAPE = ("patch_size", "dim", "depth", "heads", "stem", "pooling", "eta", "lam", "kappa")  # fields that define the network
 SHIFTED = Augmentation(crop=4, flip=0.5)
 
 
@@ -28,7 +30,7 @@ class Settings:
     equal.
 
     Attributes:
-        network: name of the network, see :func:`.networks.builder`.
+        network: name of the network, see :func:`.image_networks.builder`.
         recipe: name of the recipe that the settings come from (:data:`.recipes.IMAGE_RECIPES`); empty if there is none.
 
     Raises:
@@ -42,6 +44,11 @@ class Settings:
     heads: int = setting(3, ge=1, help="number of attention heads")
     stem: Stem = field(default="patches", metadata={"help": "how an image becomes tokens: linear patches, or overlapping convolutions"})
 
+    pooling: Pooling = field(default="cls", metadata={"help": "input of the head of a CRATE: the class token, or the mean of all tokens"})
+    eta: float = setting(0.1, gt=0, help="step size of ISTA in a CRATE")
+    lam: float = setting(0.1, gt=0, help="threshold of ISTA in a CRATE")
+    kappa: float | None = field(default=None, metadata={"help": "step size of attention in crate-paper (1) and crate-exact (.5)"})
+
     epochs: int = setting(30, ge=1, help="passes over the training images")
     minutes: float | None = field(
         default=None, metadata={"help": "duration in minutes, instead of epochs; the learning rate then follows the clock"}
@@ -50,7 +57,12 @@ class Settings:
     optimiser: Literal["adamw", "muon"] = field(default="adamw", metadata={"help": "optimiser of the weights"})
     learning_rate: float = setting(2e-3, gt=0, help="peak learning rate, at the end of the warm-up")
     weight_decay: float = setting(0.05, ge=0, help="weight decay of matrices; norms, biases, positions and the class token have none")
-    layer_decay: float = setting(1.0, gt=0, le=1, help="ratio of the learning rate of a layer to that of the next layer")
+    layer_decay: float = setting(
+        1.0,
+        ge=0,
+        le=1,
+        help="ratio of the learning rate of a layer to that of the next layer; 0 trains the last norm and the head alone",
+    )
     warm_up: float = setting(0.05, ge=0, lt=1, help="share of the training during which the learning rate rises")
     clip: float = setting(1.0, gt=0, help="upper limit on the norm of the gradient")
     average: float = setting(
@@ -68,6 +80,8 @@ class Settings:
         check_settings(self)
         if self.minutes is not None and not (math.isfinite(self.minutes) and self.minutes > 0):
             raise ValueError(f"minutes must be a finite number above 0, got {self.minutes}; omit it to train for epochs")
+        if self.kappa is not None and not (math.isfinite(self.kappa) and self.kappa > 0):
+            raise ValueError(f"kappa must be a finite number above 0, got {self.kappa}; omit it for the default of the network")
         if self.interval is not None and self.interval < 1:
             raise ValueError(f"interval must be at least 1 step, got {self.interval}; omit it for an epoch")
 
@@ -85,7 +99,7 @@ class Settings:
 
     def sizes(self, *, image_size: int, channels: int, num_classes: int) -> Sizes:
         """Returns the sizes of the network for the given data."""
-        shape = {name: getattr(self, name) for name in ("patch_size", "dim", "depth", "heads", "stem")}
+        shape = {name: getattr(self, name) for name in SHAPE}
         return Sizes(image_size=image_size, channels=channels, num_classes=num_classes, **shape)
 
     def split(self, images: Images) -> tuple[Images, Images]:

@@ -15,10 +15,11 @@ import torch
 from ..core.measurement import Table
 from ..core.result import Result
 from ..core.sources import Source
+from ..models.image_networks import Builder, Pixels, Sizes
+from ..models.stored import BEST, stored
 from . import saved
 from .checkpoint import LENGTH, Checkpoint, check_same
-from .folder import BEST, FILES, LAST, TABLE, GrowingTable, is_draft
-from .networks import Builder, Pixels, Sizes
+from .folder import FILES, LAST, TABLE, GrowingTable, is_draft
 from .objectives import Objective
 
 
@@ -174,6 +175,6 @@ def is_killed_start(folder: Path) -> bool:
     if not (folder / BEST).exists():  # the network is written first, so there can only be drafts
         return all(is_draft(entry) for entry in entries)
     try:
-        return saved.stored(folder / BEST)[1]["origin"]["step"] == 0
+        return stored(folder / BEST)[1]["origin"]["step"] == 0
     except (ValueError, KeyError, TypeError):
         return False

@@ -14,12 +14,12 @@ from transformer_theory.metrics.coding import subspace_coding_rate, unit_norm
 from transformer_theory.models.crate import PaperAttention
 from transformer_theory.models.crate.compression import expansion
 from transformer_theory.models.crate.sparsification import ista_step
+from transformer_theory.models.image_networks import Mlp
 from transformer_theory.theories import crate
 from transformer_theory.theories.crate.in_networks import COMPRESSION, EPS, IN_NETWORKS, NONZEROS, ROTATED, random_rotations
 from transformer_theory.theories.crate.ladder import LADDER, given_tokens, networks, quantities
 from transformer_theory.theories.crate.ladder.quantities import INCOHERENCE, ROTATED_UPDATES, SECOND, compression_rows
 from transformer_theory.theories.crate.ladder.updates import turned, update_rotations
-from transformer_theory.training.networks import Mlp
 
 RUNGS = {rung.name: rung for rung in LADDER.rungs}
 UNTRAINED_RUNGS = ("exact steps", "fitted subspaces", "digits", "paper's step", "embedded patches", "network's scale")

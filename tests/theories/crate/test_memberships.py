@@ -6,6 +6,7 @@ import torch
 from torch.testing import assert_close
 
 from transformer_theory.models.crate import ReleasedTokenStatisticsAttention
+from transformer_theory.models.image_networks import Mlp
 from transformer_theory.theories.crate import networks
 from transformer_theory.theories.crate.figures import memberships, region_agreement
 from transformer_theory.theories.crate.figures.region_agreement import (
@@ -16,7 +17,6 @@ from transformer_theory.theories.crate.figures.region_agreement import (
     membership_maps,
     preferences,
 )
-from transformer_theory.training.networks import Mlp
 
 
 def generator(seed=0):

@@ -9,8 +9,8 @@ from torch.nn.functional import one_hot
 from torch.testing import assert_close
 
 from transformer_theory.metrics import rate_reduction, unit_norm
+from transformer_theory.models.image_networks import Sizes
 from transformer_theory.theories.rate_reduction.tasks import REDUCTION, RateReduction
-from transformer_theory.training.networks import Sizes
 from transformer_theory.training.objectives.protocol import Objective, alone
 
 SIZES = Sizes(image_size=8, channels=1, num_classes=3, patch_size=2, dim=16, depth=1, heads=2)

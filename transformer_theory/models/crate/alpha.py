@@ -9,14 +9,15 @@ Source: :cite:t:`yang2024scaling`, and the published weights (sizes and names).
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..embedding import Patches, patch_matrix
 from ..weights import empty_model, fill, renamed, unwrap
 from .attention import ReleasedAttention
-from .network import CRATE
+from .network import CRATE, Pooling
 from .released import alpha_sizes
 from .sparsification import OvercompleteIsta
 
@@ -53,6 +54,7 @@ def crate_alpha(
     heads: int,
     channels: int = 3,
     sparsify: Callable[[int], nn.Module] = OvercompleteIsta,
+    pooling: Pooling = "cls",
 ) -> CRATE:
     """Builds a CRATE-alpha of any size.
 
@@ -60,6 +62,7 @@ def crate_alpha(
         num_classes, patch_size, image_size, dim, depth, heads, channels: sizes as in :meth:`.CRATE.for_images`.
         sparsify: constructor of the sparsification blocks, called as ``sparsify(dim)`` for each layer, e.g.
             ``partial(OvercompleteIsta, ratio=2)`` for 2 dim atoms.
+        pooling: input of the head, see :class:`.CRATE`.
     Raises:
         ValueError: the sizes do not fit.
     """
@@ -73,6 +76,7 @@ def crate_alpha(
         heads=heads,
         attention=_attention,
         sparsify=sparsify,
+        pooling=pooling,
     )
     for norm in model.modules():
         if isinstance(norm, nn.LayerNorm):
@@ -80,24 +84,33 @@ def crate_alpha(
     return model
 
 
-def crate_alpha_from_published(state_dict: Mapping[str, Any]) -> CRATE:
+def crate_alpha_from_published(state_dict: Mapping[str, Any], *, eta: float = 0.1, lam: float = 0.1, pooling: Pooling = "cls") -> CRATE:
     """Builds a CRATE-alpha classifier with published weights, in evaluation mode. The weights determine all sizes.
 
     Args:
         state_dict: the published weights for torch, as :func:`.load_weights` returns them, with ``conv1.weight``
             [dim, channels, patch, patch] and, in each layer, a dictionary ``fn.D`` and a decoder ``fn.D1``, each [dim, atoms].
+        eta, lam, pooling: step size and threshold of ISTA, and the input of the head. The weights do not determine them; the defaults are
+            those of the published networks.
     Returns:
         A network on the CPU with copies of the weights, in the dtype of ``pos_embedding``; ``model(images [batch, c, h, w])`` returns
         logits.
     Raises:
-        ValueError: weights are missing, unknown or of another shape. The message lists them by their names in this library.
+        ValueError: weights are missing, unknown or of another shape (the message lists them by their names in this library), or ``eta``,
+            ``lam`` or ``pooling`` is out of range.
     """
     weights = unwrap(state_dict)
     sizes = alpha_sizes(weights)
-    model = empty_model(lambda: crate_alpha(**sizes), dtype=weights["pos_embedding"].dtype)
-    # The published embedding is a convolution whose stride equals its width, which is a linear map of flattened patches.
-    fill(model, renamed(weights, RENAMES) | {"to_patch_embedding.1.weight": patch_matrix(weights["conv1.weight"])})
+    ista = partial(OvercompleteIsta, eta=eta, lam=lam)
+    model = empty_model(lambda: crate_alpha(**sizes, sparsify=ista, pooling=pooling), dtype=weights["pos_embedding"].dtype)
+    fill(model, alpha_weights(weights))
     return model.eval()
+
+
+def alpha_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns published weights under the names, and with the shapes, of :func:`crate_alpha`."""
+    # The published embedding is a convolution whose stride equals its width, which is a linear map of flattened patches.
+    return renamed(weights, RENAMES) | {"to_patch_embedding.1.weight": patch_matrix(weights["conv1.weight"])}
 
 
 def _attention(dim: int, *, heads: int, head_dim: int) -> ReleasedAttention:

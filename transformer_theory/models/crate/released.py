@@ -160,6 +160,15 @@ def _heads(inner: int, heads: int | None, name: str) -> int:
     return heads
 
 
+def usual_heads(weights: Mapping[str, Tensor]) -> int | None:
+    """Returns the number of heads of the released classifiers with these weights.
+
+    Returns None if networks of this width were released with different numbers, or with none.
+    """
+    inner = len(weights["transformer.layers.0.0.fn.qkv.weight"])
+    return None if inner in AMBIGUOUS else HEADS.get(inner, inner // HEAD_DIM if inner % HEAD_DIM == 0 else None)
+
+
 def _depth(weights: Mapping[str, Tensor], stack: str) -> int:
     """Returns the number of layers: one more than the largest index in a name, and at most the number of weights.
 

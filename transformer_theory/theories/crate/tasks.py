@@ -30,7 +30,7 @@ from ...core.measurement import Measurement, Unit
 from ...maths.linalg import orthonormalise
 from ...metrics.coding import coding_rate, subspace_coding_rate, unit_norm
 from ...models.crate.compression import Bases
-from ...training.networks import Sizes
+from ...models.image_networks import Sizes
 from ...training.objectives.cross_entropy import CrossEntropy, classified
 from ...training.objectives.protocol import ACCURACY, Batch, Gather, Labelled, Targets, measured
 from .in_networks import NONZEROS

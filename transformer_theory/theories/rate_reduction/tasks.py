@@ -22,7 +22,7 @@ from torch import nn
 from ...core.experiment import check_settings, setting
 from ...core.measurement import Measurement, Null
 from ...metrics.coding import rate_reduction, unit_norm
-from ...training.networks import Sizes
+from ...models.image_networks import Sizes
 from ...training.objectives.cross_entropy import classifier
 from ...training.objectives.protocol import (
     Batch,

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from ...core.experiment import check_settings, setting
 from ...core.measurement import Measurement
-from ..networks import Sizes, builder
+from ...models.image_networks import Sizes, builder
 from .protocol import ACCURACY, LOSS, Batch, Gather, Labelled, Targets, check_labelled, check_targets, measured, outputs
 
 
@@ -58,7 +58,7 @@ class CrossEntropy:
 
 
 def classifier(name: str, sizes: Sizes) -> nn.Module:
-    """Builds the network with this name, see :func:`~..networks.builder`.
+    """Builds the network with this name, see :func:`~...models.image_networks.builder`.
 
     Raises:
         ValueError: no network has this name, or the sizes are invalid.

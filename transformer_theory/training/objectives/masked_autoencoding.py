@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ...core.experiment import check_settings, setting
 from ...core.measurement import Measurement, Null
 from ...models import CRATEMAE, build, random_mask
-from ..networks import Pixels, Sizes
+from ...models.image_networks import Pixels, Sizes
 from .protocol import LOSS, UNTRAINED, Batch, Gather, Labelled, Targets, check_labelled, measured, outputs, spread
 
 FITTED = 10_000  # largest number of training images for the linear probe

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from ...core.measurement import Measurement
 from ...core.validation import SHARES_ATOL
+from ...models.image_networks import Sizes
 from ...probes.evaluation import evaluation
-from ..networks import Sizes
 
 Gather = Callable[[Tensor], Tensor]
 """Concatenates the parts of all processes along the first axis, with gradients. A single process uses :func:`alone`."""

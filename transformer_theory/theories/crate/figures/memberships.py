@@ -17,7 +17,7 @@ from ....core.result import Result
 from ....core.sources import Source
 from ....data.two_objects import two_objects
 from ....models.crate import ReleasedTokenStatisticsAttention
-from ....training.networks import Mlp
+from ....models.image_networks import Mlp
 from .. import networks
 from .region_agreement import OTHERS, PERMUTED, Examples, agreements, membership_maps
 

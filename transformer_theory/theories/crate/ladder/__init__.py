@@ -19,7 +19,7 @@ from functools import partial
 
 from ....core.ladder import COLUMNS, Rung
 from ....models.crate import PaperAttention
-from ....training.networks import Mlp
+from ....models.image_networks import Mlp
 from ....training.trained_rungs import trained_network_rungs
 from .given_tokens import digit_rows, mixture_rows, network_scale_rows, paper_rows
 from .networks import Constructor, Training, adamw, descend, recipe_rows, small_crate, small_vit, trained_rows

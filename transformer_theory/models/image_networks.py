@@ -6,11 +6,12 @@ All have a class token and take images [batch, channels, image_size, image_size]
 * ``crate-paper``: output tied to the subspaces, with the shrinking step (1 - κβ)Z + κβ MSSA(Z);
 * ``crate-exact``: the gradient step of the coding rate, computed with its p x p resolvent, without softmax;
 * ``crate-alpha``: an overcomplete dictionary of 4 dim atoms with a separate decoder, and a skip connection around it;
+* ``crate-alpha-published``: the same as published, with one linear map of patches without norms and attention without output bias;
 * ``tost``: attention by token statistics in the released form, linear in the number of tokens, with the GELU MLP of a ViT (without the
   convolutions, layer scales and class attention of the published network);
 * ``vit``: the pre-norm vision transformer.
 
-Pass other networks to :func:`.loop.train` and :func:`.saved.load` as ``networks={"name": build}``.
+Pass other networks to :func:`~transformer_theory.training.train` and :func:`.stored.load` as ``networks={"name": build}``.
 
 Source: :cite:t:`yu2023white`, :cite:t:`yang2024scaling`, :cite:t:`wu2024token`, :cite:t:`dosovitskiy2021image`.
 """
@@ -18,7 +19,7 @@ Source: :cite:t:`yu2023white`, :cite:t:`yang2024scaling`, :cite:t:`wu2024token`,
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Literal
 
@@ -27,18 +28,26 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from ..core.errors import nearest
-from ..models import CRATE, ViT
-from ..models.convolutions import Convolutions
-from ..models.crate import ExactAttention, Ista, OvercompleteIsta, PaperAttention, ReleasedAttention, ReleasedTokenStatisticsAttention
-from ..models.embedding import Patches
+from .convolutions import Convolutions
+from .crate import ExactAttention, Ista, OvercompleteIsta, PaperAttention, ReleasedAttention, ReleasedTokenStatisticsAttention
+from .crate.alpha import crate_alpha
+from .crate.network import CRATE, Pooling
+from .embedding import Patches
+from .vit import ViT
 
 Stem = Literal["patches", "convolutions"]
+CONSTANTS = {
+    "pooling": "choice of pooling: its head reads the class token",
+    "eta": "ISTA step",
+    "lam": "ISTA step",
+    "kappa": "step size of attention",
+}
 PIXELS = 16  # smallest number of values per patch for a norm; on smaller patches it would erase the brightness
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a network.
+    """Sizes of a network, and the constants that its weights do not determine.
 
     Attributes:
         image_size: side of the images, pixels.
@@ -49,6 +58,9 @@ class Sizes:
         depth: number of layers.
         heads: number of attention heads per layer.
         stem: map from images to tokens: linear patches, or overlapping convolutions.
+        pooling: input of the head of a CRATE: the class token, or the mean of all tokens.
+        eta, lam: step size and threshold of ISTA.
+        kappa: step size of attention in ``crate-paper`` and ``crate-exact``. None: 1 and .5.
     """
 
     image_size: int
@@ -59,6 +71,10 @@ class Sizes:
     depth: int
     heads: int
     stem: Stem = "patches"
+    pooling: Pooling = "cls"
+    eta: float = 0.1
+    lam: float = 0.1
+    kappa: float | None = None
 
 
 class Mlp(nn.Module):
@@ -145,10 +161,18 @@ def _stem(sizes: Sizes) -> Convolutions:
     return Convolutions(image_size=sizes.image_size, patch_size=sizes.patch_size, channels=sizes.channels, dim=sizes.dim)
 
 
-def crate(
-    sizes: Sizes, *, attention: Callable[..., nn.Module] = ReleasedAttention, sparsify: Callable[[int], nn.Module] = Ista
-) -> nn.Module:
-    """Builds a CRATE for images with the given blocks, see :mod:`..models.crate`."""
+def crate(sizes: Sizes, *, attention: Callable[..., nn.Module] = ReleasedAttention, sparsify: Callable[..., nn.Module] = Ista) -> nn.Module:
+    """Builds a CRATE for images with the given blocks, see :mod:`.crate`.
+
+    Blocks that take a step size and threshold (:class:`.Ista`, :class:`.OvercompleteIsta`) or a step size of attention
+    (:class:`.PaperAttention`, :class:`.ExactAttention`) get those of ``sizes``.
+
+    Raises:
+        ValueError: the sizes do not fit, or ``sizes`` sets a constant that these blocks do not have.
+    """
+    steps = attention in (PaperAttention, ExactAttention)
+    ista = sparsify in (Ista, OvercompleteIsta)
+    _check_constants(sizes, pooling=True, eta=ista, lam=ista, kappa=steps)
     embedding, seq = _embedding(sizes)
     return CRATE(
         embedding,
@@ -157,13 +181,32 @@ def crate(
         dim=sizes.dim,
         depth=sizes.depth,
         heads=sizes.heads,
-        attention=attention,
-        sparsify=sparsify,
+        attention=attention if sizes.kappa is None else partial(attention, kappa=sizes.kappa),
+        sparsify=partial(sparsify, eta=sizes.eta, lam=sizes.lam) if ista else sparsify,
+        pooling=sizes.pooling,
     )
+
+
+def _published_alpha(sizes: Sizes) -> nn.Module:
+    _check_patches(sizes)
+    if sizes.stem != "patches":
+        raise ValueError(f"stem must be 'patches' in crate-alpha-published, got {sizes.stem!r}; choose crate-alpha")
+    _check_constants(sizes, pooling=True, eta=True, lam=True)
+    shape = {name: getattr(sizes, name) for name in ("image_size", "patch_size", "channels", "num_classes", "dim", "depth", "heads")}
+    return crate_alpha(**shape, sparsify=partial(OvercompleteIsta, eta=sizes.eta, lam=sizes.lam), pooling=sizes.pooling)
+
+
+def _check_constants(sizes: Sizes, **present: bool) -> None:
+    """Raises :class:`ValueError` if ``sizes`` sets a constant that the network does not have."""
+    for field in fields(Sizes):
+        value = getattr(sizes, field.name)
+        if field.name in CONSTANTS and not present.get(field.name) and value != field.default:
+            raise ValueError(f"{field.name} must be left out, since this network has no {CONSTANTS[field.name]}, got {value!r}")
 
 
 def _vit(sizes: Sizes) -> nn.Module:
     _check_patches(sizes)
+    _check_constants(sizes)
     cut = Patches(image_size=sizes.image_size, patch_size=sizes.patch_size, channels=sizes.channels)
     embedding = _stem(sizes) if sizes.stem == "convolutions" else cut
     return ViT(embedding, num_classes=sizes.num_classes, dim=sizes.dim, depth=sizes.depth, heads=sizes.heads)
@@ -177,6 +220,7 @@ NETWORKS: dict[str, Builder] = {
     "crate-paper": partial(crate, attention=PaperAttention),
     "crate-exact": partial(crate, attention=ExactAttention),
     "crate-alpha": partial(crate, sparsify=OvercompleteIsta),
+    "crate-alpha-published": _published_alpha,
     "tost": partial(crate, attention=ReleasedTokenStatisticsAttention, sparsify=Mlp),
     "vit": _vit,
 }

@@ -1,0 +1,170 @@
+"""The memory that a training needs, estimated before anything is allocated.
+
+    weights, gradients, two moments of Adam (4 arrays of the size of the weights)  +  what the backward pass of one batch keeps
+
+Both are linear in the number of layers, so networks of one and two layers determine them. Both networks consist of tensors with shapes and
+without values: the first of torch's ``meta`` device, the second of fake tensors, which choose the same kernels as real ones.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from ..core import parallel
+from ..core.parallel import gib
+from ..models.image_networks import Sizes
+
+COPIES = 4  # arrays of the size of the weights in memory: weights, gradients, and the two moments of Adam
+FLOATS = 64  # upper limit on the numbers that a layer keeps per token and dimension; measured: 8 (crate) to 20 (tost, with convolutions)
+Build = Callable[[Sizes], nn.Module]
+
+
+class Uncountable(ValueError):
+    """Raised if a network cannot be built without the values of its tensors, or has more of them than torch can count."""
+
+
+def on_meta(build: Callable[[], nn.Module]) -> nn.Module:
+    """Builds the network on torch's ``meta`` device, where tensors have shapes but no values and need no memory.
+
+    Args:
+        build: builds the network; torch's random state is restored afterwards.
+    Raises:
+        Uncountable: the constructor needs the values of a tensor, or a tensor has too many.
+        ValueError: ``build`` rejects the sizes.
+    """
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            return build()
+    except (RuntimeError, OverflowError, TypeError) as error:  # a size above 2**63 is a TypeError in torch
+        cause = str(error).splitlines()[0][:200]
+        raise Uncountable(f"a network of these sizes cannot be built ({cause}); choose a smaller dim or depth") from error
+
+
+def shapes_of(build: Callable[[], nn.Module], *, own: bool) -> nn.Module:
+    """Builds a network whose parameter names and shapes are to be compared, without memory for its weights if possible.
+
+    Args:
+        build: builds the network; torch's random state is restored afterwards.
+        own: whether the caller supplied the network. Its constructor may need values of tensors; it is then built in memory.
+    Raises:
+        Uncountable: see :func:`on_meta`.
+    """
+    try:
+        return on_meta(build)
+    except Uncountable:
+        if not own:
+            raise
+    with torch.random.fork_rng(devices=[]):
+        return build()
+
+
+def check_memory(build: Build, sizes: Sizes, *, batch_size: int, own: bool = False, device: str = "cpu") -> None:
+    """Checks that the training of a network fits into memory; nothing is allocated.
+
+    Args:
+        build: builds the network for given sizes.
+        sizes: sizes of the network.
+        batch_size: images per step.
+        own: whether the caller supplied the network. What its backward pass keeps is then not estimated, and neither are its weights if
+            its constructor needs the values of a tensor.
+        device: "cpu", "cuda" or "mps"; on an accelerator the memory of the device counts.
+    Raises:
+        ValueError: the sizes do not fit, or the training needs more than the memory; the message has the estimate and the memory.
+    """
+    memory = _device_memory() if device == "cuda" else parallel.memory()
+    if own:
+        try:
+            count, activations = _count(on_meta(lambda: build(sizes))), 0
+        except Uncountable:
+            return
+    else:
+        count = parameter_count(build, sizes)
+        # The estimate takes tenths of a second, so it is left out where a rough upper limit is far below the memory.
+        tokens = batch_size * ((sizes.image_size // sizes.patch_size) ** 2 + 1)
+        pairs = tokens * ((sizes.image_size // sizes.patch_size) ** 2 + 1) * sizes.heads
+        limit = 4 * sizes.depth * (FLOATS * tokens * sizes.dim + 4 * pairs)
+        activations = 0 if 4 * (limit + 4 * COPIES * count) < memory else kept_bytes(build, sizes, batch_size=batch_size)
+    weights = 4 * COPIES * count
+    if weights + activations > memory:
+        batch = f" and {gib(activations)} for a batch of {batch_size:,} images" if activations else ""
+        smaller = "a smaller dim or depth" if weights > memory else "a smaller batch size, larger patches or smaller images"
+        raise ValueError(
+            f"a network of {count:,} parameters needs {gib(weights)} for weights, gradients and the optimiser{batch},"
+            f" got {gib(memory)} of memory; choose {smaller}"
+        )
+
+
+def parameter_count(build: Build, sizes: Sizes) -> int:
+    """Returns the number of parameters of a network of this library, also where torch could not count them.
+
+    The number is linear in the number of layers and a quadratic polynomial in the width. Beyond torch's numbers, narrow networks with one
+    head determine it, without the temperatures of ``tost``, one per head.
+    """
+    shallow = [replace(sizes, depth=depth) for depth in (1, 2)]
+    try:
+        one, two = (_count(on_meta(partial(build, size))) for size in shallow)
+    except Uncountable:
+        if sizes.dim < 2**20:  # not the width is too large
+            raise
+        step = _multiple(sizes)
+        narrow = [[replace(size, dim=width * step, heads=1) for width in (1, 2, 3)] for size in shallow]
+        counts = [[_count(on_meta(partial(build, size))) for size in row] for row in narrow]
+        one, two = (_quadratic(row, sizes.dim, step) for row in counts)
+    return one + (sizes.depth - 1) * (two - one)
+
+
+def kept_bytes(build: Build, sizes: Sizes, *, batch_size: int) -> int:
+    """Returns the bytes that autograd keeps for the backward pass of a batch in float32, without the parameters.
+
+    Returns 0 if the forward pass depends on the values of tensors, as in ``crate-exact``, or has more of them than torch can count.
+    """
+    try:
+        one, two = (_kept(partial(build, replace(sizes, depth=depth)), sizes, batch_size) for depth in (1, 2))
+    except (RuntimeError, OverflowError, TypeError, NotImplementedError):
+        return 0
+    return one + (sizes.depth - 1) * (two - one)
+
+
+def _kept(build: Callable[[], nn.Module], sizes: Sizes, batch_size: int) -> int:
+    """Returns the bytes of the storages that autograd keeps, each counted once."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with torch.random.fork_rng(devices=[]), FakeTensorMode():
+        network = build()
+        parameters = {parameter.untyped_storage()._cdata for parameter in network.parameters()}
+        kept: dict[int, tuple[int, Tensor]] = {}
+
+        def pack(saved: Tensor) -> Tensor:
+            key = saved.untyped_storage()._cdata
+            kept[key] = (saved.untyped_storage().nbytes(), saved)  # the tensor stays alive, so its storage is not used again
+            return saved
+
+        images = torch.empty(batch_size, sizes.channels, sizes.image_size, sizes.image_size)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
+            outputs = network(images)  # noqa: F841 while the outputs exist, their graph does
+        return sum(size for key, (size, _) in kept.items() if key not in parameters)
+
+
+def _count(network: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+def _quadratic(values: list[int], width: int, step: int) -> int:
+    """Returns the quadratic polynomial through the values at step, 2 step and 3 step, at ``width``; exact for integers."""
+    first, second, third = values
+    # Newton's form in x = width / step - 1: first + x d1 + x (x - 1) / 2 d2, multiplied by 2 step^2 to stay in the integers.
+    d1, d2, x = second - first, third - 2 * second + first, width - step
+    return (2 * step**2 * first + 2 * step * x * d1 + x * (x - step) * d2) // (2 * step**2)
+
+
+def _multiple(sizes: Sizes) -> int:
+    """Returns the number that must divide the width: convolutions double it at each stage."""
+    return 2 ** max(sizes.patch_size.bit_length() - 2, 0) if sizes.stem == "convolutions" else 1
+
+
+def _device_memory() -> float:
+    """Returns the memory of the accelerator in bytes."""
+    return float(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)

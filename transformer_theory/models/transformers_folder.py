@@ -1,4 +1,4 @@
-"""Language models of ``transformers`` in a local folder: configuration, weights in safetensors, and optionally a tokenizer.
+"""Models of ``transformers`` in a local folder: configuration, weights in safetensors, and optionally a tokenizer.
 
 Nothing is downloaded, no code of the folder is executed, and pickled weights are refused.
 """
@@ -89,27 +89,62 @@ def read_language_model(folder: str | Path) -> LanguageModel:
         ValueError: the folder holds no configuration or no safetensors, not those of a causal language model, or not all of its weights.
     """
     folder = Path(folder)
+    described = configuration(folder)
+    network = _network(folder, described, _transformers().AutoModelForCausalLM, "a causal language model")
+    return language_model(network, name=folder.resolve().name, folder=folder)
+
+
+def read_network(folder: str | Path) -> nn.Module:
+    """Reads a model of any kind: the class of ``transformers`` that ``config.json`` names, in evaluation mode.
+
+    Raises:
+        FileNotFoundError, ImportError: see :func:`read_language_model`.
+        ValueError: the folder holds no configuration or no safetensors, its class is unknown, or not all weights are there.
+    """
+    folder = Path(folder)
+    described, library = configuration(folder), _transformers()
+    name = next(iter(described.get("architectures") or []), "AutoModel")
+    kind = getattr(library, name, None) if str(name).isidentifier() else None
+    if not hasattr(kind, "from_pretrained"):
+        raise ValueError(f"{folder / 'config.json'} must name a class of transformers {library.__version__}, got {name!r}; update transformers")
+    return _network(folder, described, kind, f"weights of {name}")
+
+
+def configuration(folder: Path) -> dict[str, Any]:
+    """Reads ``config.json`` of a folder that ``save_pretrained`` wrote.
+
+    Raises:
+        FileNotFoundError: the folder does not exist.
+        ValueError: it holds no configuration, or no weights in safetensors.
+    """
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} must be a folder with config.json and .safetensors files; there is none")
     if not (folder / "config.json").is_file():
         raise ValueError(f"{folder} must hold config.json, got none; write the model with save_pretrained({str(folder)!r})")
     try:
         described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if not isinstance(described, dict):
+            raise ValueError(f"a {type(described).__name__}, not an object")
     except ValueError as error:
         raise ValueError(f"{folder / 'config.json'} must be JSON ({error}); write the model again with save_pretrained") from error
     if not any(folder.glob("*.safetensors")):
         others = ", ".join(sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pth"))) or "no weights"
         raise ValueError(f"{folder} must hold weights in .safetensors files, got {others}; save_pretrained writes them")
+    return described
+
+
+def _network(folder: Path, described: dict[str, Any], kind: Any, expected: str) -> nn.Module:
+    """Reads a network of a class of ``transformers`` from a folder that holds safetensors."""
     library = _transformers()
     bars = library.utils.logging.is_progress_bar_enabled()
     library.utils.logging.disable_progress_bar()
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True, "output_loading_info": True}
     try:
-        network, loaded = library.AutoModelForCausalLM.from_pretrained(folder, **options)
+        network, loaded = kind.from_pretrained(folder, **options)
     except Exception as error:  # wrong types, shapes and damaged files raise errors of many kinds
-        kind = ", ".join(described.get("architectures") or [described.get("model_type", "no type")])
-        first = str(error).strip().splitlines()[0][:200]
-        raise ValueError(f"{folder} must hold a causal language model, got {kind} ({first})") from error
+        actual = ", ".join(map(str, described.get("architectures") or [described.get("model_type", "no type")]))
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ValueError(f"{folder} must hold {expected}, got {actual} ({lines[0][:200]})") from error
     finally:
         if bars:
             library.utils.logging.enable_progress_bar()
@@ -117,7 +152,7 @@ def read_language_model(folder: str | Path) -> LanguageModel:
     if missing := sorted(loaded["missing_keys"]):
         names = ", ".join(missing[:3]) + (f" and {len(missing) - 3} others" if len(missing) > 3 else "")
         raise ValueError(f"{folder} must hold all weights of {type(network).__name__}, {names} missing; write the model again")
-    return language_model(network.eval(), name=folder.resolve().name, folder=folder)
+    return network.eval()
 
 
 def language_model(network: nn.Module, *, name: str | None = None, folder: Path | None = None) -> LanguageModel:

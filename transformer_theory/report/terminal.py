@@ -229,7 +229,8 @@ def heads(result: Result, *, top: int = 3) -> "Group":
     from rich.text import Text
 
     settings = result.settings
-    heading = f"{settings['model']}: {settings['sequences']} sequences of {settings['length']} {settings['ids']}"
+    inputs = settings.get("inputs") or format.several(int(settings.get("forward_passes", 1)), "forward pass")
+    heading = f"{settings['model']}: {inputs}"
     parts: list[RenderableType] = [Text(heading, style="bold")]
     for theory in aggregate(result).theories:
         groups = _grouped(result.select(theory=theory.name))

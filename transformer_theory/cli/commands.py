@@ -152,9 +152,7 @@ def _probed(options: argparse.Namespace, theories: "Sequence[Theory]", progress:
         if others := [flag for flag in given if flag in ("--text", "--length")]:
             raise ValueError(f"{others[0]} applies to models of ids, got --data with images as well; leave one of them out")
         own, images, described = with_images(own, options.data, size=options.size, max_samples=options.sequences or IMAGES)
-        return probe_model(
-            own, theories=theories, max_samples=len(images), described=described, images=images, progress=progress
-        )
+        return probe_model(own, theories=theories, max_samples=len(images), described=described, images=images, progress=progress)
     if options.size is not None:
         raise ValueError(f"--size applies to images, and {own.name} takes ids; leave it out")
     model = language_model(own.network, name=own.name, folder=own.folder)

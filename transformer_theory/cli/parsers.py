@@ -119,9 +119,10 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
         parsers[name] = subparser
         return subparser
 
-    def add_out(subparser: argparse.ArgumentParser) -> None:
+    def add_out(subparser: argparse.ArgumentParser, *, required: bool = True) -> None:
         text = "folder for the result; it must not exist, except with --overwrite"
-        subparser.add_argument("--out", type=_path, required=True, metavar="DIR", help=text)
+        text += "" if required else " (default: the result is only printed)"
+        subparser.add_argument("--out", type=_path, required=required, metavar="DIR", help=text)
         subparser.add_argument("--overwrite", action="store_true", help="replace the result in DIR")
 
     def add_size(subparser: argparse.ArgumentParser) -> None:
@@ -181,7 +182,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     subparser.add_argument("--model", nargs="+", type=_path, default=[], dest="models", metavar="RUN", help=text)
     add_workers(subparser, "number of processes that measure cells in parallel", None)
 
-    subparser = command("probe", commands.probe_model, "measure your own model with the quantities of every theory, and write a page about it")
+    subparser = command("probe", commands.probe_model, "measure your own model with every theory, and write a page about it")
     subparser.epilog = PROBE_MORE
     text = "folder of a model of transformers, its .safetensors file beside config.json, or FILE.py:FUNCTION or module:function"
     subparser.add_argument("model", metavar="MODEL", help=text)
@@ -200,9 +201,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     )
     text = "largest number of sequences (default: 8 of ids, 128 images or sequences of tokens)"
     subparser.add_argument("--sequences", type=_count, metavar="N", help=text)
-    text = "folder for the result and its page; it must not exist, except with --overwrite (default: the result is only printed)"
-    subparser.add_argument("--out", type=_path, metavar="DIR", help=text)
-    subparser.add_argument("--overwrite", action="store_true", help="replace the result in DIR")
+    add_out(subparser, required=False)
 
     help = "check claims, each with a control that must fail; the exit code is 1 if a claim is violated or a control does not fail"
     subparser = command("verify", claims.verify_claims, help)
@@ -216,9 +215,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     subparser.add_argument("--seeds", type=_seeds, default=range(5), metavar="N|A,B", help=text)
     add_workers(subparser, "number of processes that check claims in parallel")
     subparser.add_argument("--json", action="store_true", help="print a JSON document instead of the table")
-    text = "folder for the result; it must not exist, except with --overwrite (default: the result is only printed)"
-    subparser.add_argument("--out", type=_path, metavar="DIR", help=text)
-    subparser.add_argument("--overwrite", action="store_true", help="replace the result in DIR")
+    add_out(subparser, required=False)
 
     subparser = command("run", commands.run_experiment, "run one experiment and plot its figure")
     subparser.add_argument("experiment", metavar="EXPERIMENT", help="name of the experiment (see list); its settings become options")

@@ -37,9 +37,11 @@ def with_images(own: OwnModel, source: str | Path, *, size: int | None = None, m
     if size is not None and side is not None and size != side:
         raise ValueError(f"size must be {side}, the side of the images of {own.name}, got {size}; leave it out")
     wanted = size or side
-    if wanted is not None and (values := max_samples * (channels or 3) * wanted**2) > MAX_VALUES:
-        gigabytes = f"{4 * values / 2**30:,.0f} GiB for {max_samples} images of {wanted} pixels"
-        raise ValueError(f"the inputs must fit into {4 * MAX_VALUES / 2**30:.0f} GiB, got {gigabytes}; choose a smaller size or fewer sequences")
+    values = max_samples * (channels or 3) * (wanted or 1) ** 2
+    if values > MAX_VALUES:
+        needed = f"{4 * values / 2**30:,.0f} GiB for {max_samples:,} images of {wanted or 1:,} pixels"
+        limit = f"{4 * MAX_VALUES / 2**30:.0f} GiB"
+        raise ValueError(f"the inputs must fit into {limit}, got {needed}; choose a smaller size or fewer sequences")
     folder = str(source) not in NAMES and Path(source).is_dir()
     chosen = images(source, size=wanted if folder else None)[1].mixed(fixed_generator())[:max_samples]
     remarks = [f"{len(chosen)} test images of {chosen.name}"]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..core.measurement import Measurement, Null, Table
 from ..core.result import Result, provenance
-from ..core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, UNTRAINED, nulls_of, place_of, spaced
+from ..core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, UNTRAINED, nulls_of, over_heads, place_of, spaced
 from ..core.theory import Theory
 from ..data import Images
 from ..metrics.networks import AttentionMaps
@@ -124,6 +124,7 @@ def measure(
             rows.append(Measurement("network", "network", "untrained networks", None, reason=reason, model=own.name))
     draws: dict[tuple, Null] = nulls_of(untrained, UNTRAINED)
     rows = [row if row.null is not None else replace(row, null=draws.get(place_of(row))) for row in rows]
+    rows += _beside_untrained(chosen, rows, untrained)
     for theory in chosen:
         rows += _responses(own, theory, data, limits, seed, progress)
     maps = {} if isinstance(data, Mapping) else _maps(own, data, pictured)
@@ -146,6 +147,24 @@ def measure(
     }
     sources = tuple(dict.fromkeys(source for theory in chosen for source in theory.sources))
     return Result("probe", record, Table(rows), maps, sources=sources, provenance=provenance())
+
+
+def _beside_untrained(
+    theories: Sequence[Theory], rows: Sequence[Measurement], untrained: Sequence[Sequence[Measurement]]
+) -> Iterator[Measurement]:
+    """Yields the mean of each headline that has a null of its own, beside networks with random weights; UNTRAINED is its setting."""
+    for theory in theories:
+        assert theory.in_networks is not None
+        place = {"theory": theory.name, "quantity": theory.in_networks.headline, "setting": ""}
+        own = [row for row in Table(rows).select(**place) if row.value is not None and row.null is not None]
+        if not own or own[0].null is None or own[0].null.kind == UNTRAINED:
+            continue
+        draws = [
+            over_heads(found).value for each in untrained if (found := [r for r in Table(each).select(**place) if r.value is not None])
+        ]
+        if draws:
+            null = Null(UNTRAINED, tuple(draw for draw in draws if draw is not None))
+            yield replace(over_heads(own), layer=None, setting=UNTRAINED, side=theory.in_networks.side, null=null, scope="training")
 
 
 def passive(

@@ -3,6 +3,7 @@
 Nothing is downloaded, no code of the folder is executed, and pickled weights are refused.
 """
 
+import contextlib
 import importlib
 import json
 from collections.abc import Sequence
@@ -19,6 +20,9 @@ from ..data.ids import integer_tensor
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length")  # names of the longest sequence in configurations
+
+DEPTHS = ("num_hidden_layers", "n_layer", "num_layers")  # names of the number of layers in configurations
+MANY = 1000  # layers beyond which the depth is compared with the number of weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +110,9 @@ def read_network(folder: str | Path) -> nn.Module:
     name = next(iter(described.get("architectures") or []), "AutoModel")
     kind = getattr(library, name, None) if str(name).isidentifier() else None
     if not hasattr(kind, "from_pretrained"):
-        raise ValueError(f"{folder / 'config.json'} must name a class of transformers {library.__version__}, got {name!r}; update transformers")
+        raise ValueError(
+            f"{folder / 'config.json'} must name a class of transformers {library.__version__}, got {name!r}; update transformers"
+        )
     return _network(folder, described, kind, f"weights of {name}")
 
 
@@ -130,24 +136,58 @@ def configuration(folder: Path) -> dict[str, Any]:
     if not any(folder.glob("*.safetensors")):
         others = ", ".join(sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pth"))) or "no weights"
         raise ValueError(f"{folder} must hold weights in .safetensors files, got {others}; save_pretrained writes them")
+    depth = max((value for key in DEPTHS if isinstance(value := described.get(key), int)), default=0)
+    if depth > MANY and depth > (tensors := len(_shapes(folder))):  # it would be built layer by layer before shapes are compared
+        raise ValueError(f"{folder / 'config.json'} must state the depth of the weights, got {depth:,} layers for {tensors:,} tensors")
     return described
+
+
+def _shapes(folder: Path) -> dict[str, list[int]]:
+    """Reads the shapes of all weights of a folder; of a damaged file, none."""
+    from safetensors import SafetensorError, safe_open
+
+    shapes: dict[str, list[int]] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with contextlib.suppress(SafetensorError), safe_open(path, framework="pt") as opened:
+            shapes |= {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118: not a dictionary
+    return shapes
+
+
+def _of_other_shape(folder: Path, described: dict[str, Any], kind: Any) -> str:
+    """Names weights whose shapes differ from those of the configuration, without memory for the weights."""
+    library, stored = _transformers(), _shapes(folder)
+    try:
+        with torch.device("meta"):
+            config = library.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            model = kind.from_config(config) if hasattr(kind, "from_config") else kind(config)
+        expected = {name: list(value.shape) for name, value in model.state_dict().items()}
+    except Exception:  # the message then names no tensor
+        return ", ".join(map(str, described.get("architectures") or []))
+    differing = [name for name, shape in stored.items() if expected.get(name, shape) != shape]
+    first = ", ".join(f"{name} {stored[name]} for {expected[name]}" for name in differing[:2])
+    return first + (f" and {len(differing) - 2} others" if len(differing) > 2 else "")
 
 
 def _network(folder: Path, described: dict[str, Any], kind: Any, expected: str) -> nn.Module:
     """Reads a network of a class of ``transformers`` from a folder that holds safetensors."""
     library = _transformers()
-    bars = library.utils.logging.is_progress_bar_enabled()
-    library.utils.logging.disable_progress_bar()
+    logging = library.utils.logging
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()  # what does not fit is said in one line below
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True, "output_loading_info": True}
     try:
         network, loaded = kind.from_pretrained(folder, **options)
     except Exception as error:  # wrong types, shapes and damaged files raise errors of many kinds
         actual = ", ".join(map(str, described.get("architectures") or [described.get("model_type", "no type")]))
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ValueError(f"{folder} must hold {expected}, got {actual} ({lines[0][:200]})") from error
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
+        if "ignore_mismatched_sizes" in first:  # its list of tensors went to the log
+            first = "weights of other shapes than config.json states: " + _of_other_shape(folder, described, kind)
+        raise ValueError(f"{folder} must hold {expected}, got {actual} ({first})") from error
     finally:
+        logging.set_verbosity(level)
         if bars:
-            library.utils.logging.enable_progress_bar()
+            logging.enable_progress_bar()
     # transformers draws missing weights at random; a head that is tied to the embedding is not missing.
     if missing := sorted(loaded["missing_keys"]):
         names = ", ".join(missing[:3]) + (f" and {len(missing) - 3} others" if len(missing) > 3 else "")

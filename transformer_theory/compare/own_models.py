@@ -5,7 +5,8 @@ inputs of their own. Rows without a null of their own are compared with networks
 be measured has one row with the reason.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -186,9 +187,27 @@ def passive(
         except NoAttention as error:
             missing = Measurement("network", "network", "attention", None, reason=str(error), model=name)
             continue
-        rows = [replace(row, n=number if row.n is None else row.n, step=None) for row in [*p.rows, *p.silent()]]
+        found = [*p.rows, *_named(p.silent(), p.rows, theories)]
+        rows = [replace(row, n=number if row.n is None else row.n, step=None) for row in found]
         return rows if attempt is metrics else [missing, *rows]
     raise ValueError(f"{name} must have attention or a list of similar blocks to be measured, got neither")
+
+
+def _named(silent: Iterable[Measurement], rows: Sequence[Measurement], theories: Sequence[Theory]) -> Iterator[Measurement]:
+    """Yields the rows of metrics that measured nothing, with their theory: its headline if that is missing, or the metric in words."""
+    owners = {type(metric).__name__: theory for theory in theories for metric in metrics_of([theory])}
+    measured = {(row.theory, row.quantity) for row in rows}
+    for row in silent:
+        name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", row.quantity).lower()
+        theory = owners.get(row.quantity)
+        if theory is None or theory.in_networks is None:
+            yield replace(row, quantity=name)
+            continue
+        headline = (theory.name, theory.in_networks.headline)
+        if headline not in measured:
+            measured.add(headline)
+            name = headline[1]
+        yield replace(row, theory=theory.name, kind="in network", quantity=name)
 
 
 def count(data: Inputs) -> int:

@@ -149,7 +149,8 @@ def _shapes(folder: Path) -> dict[str, list[int]]:
     shapes: dict[str, list[int]] = {}
     for path in sorted(folder.glob("*.safetensors")):
         with contextlib.suppress(SafetensorError), safe_open(path, framework="pt") as opened:
-            shapes |= {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118: not a dictionary
+            names = opened.keys()
+            shapes |= {name: opened.get_slice(name).get_shape() for name in names}
     return shapes
 
 

@@ -155,7 +155,10 @@ def _probed(options: argparse.Namespace, theories: "Sequence[Theory]", progress:
         return probe_model(own, theories=theories, max_samples=len(images), described=described, images=images, progress=progress)
     if options.size is not None:
         raise ValueError(f"--size applies to images, and {own.name} takes ids; leave it out")
-    model = language_model(own.network, name=own.name, folder=own.folder)
+    try:
+        model = language_model(own.network, name=own.name, folder=own.folder)
+    except ValueError as error:
+        raise ValueError(f"{options.model} must return (network, inputs), got a network alone; or name images with --data") from error
     sequences = options.sequences or SEQUENCES
     length = options.length or min(LENGTH, model.length or LENGTH)
     ids = None if options.text is None else read_ids(options.text, model, length=length, sequences=sequences)

@@ -7,8 +7,11 @@ Python file is the user's own program and is executed like one.
 import copy
 import importlib
 import importlib.util
+import inspect
 import re
+import site
 import sys
+import sysconfig
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -69,8 +72,8 @@ def read_own_model(text: str) -> OwnModel:
             f"MODEL must be {FORMS}, got {text}, a pickle, which is not read since it could run code; "
             "load it in a function of your own with torch.load(..., weights_only=True), or store it with save_pretrained"
         )
-    if not path.exists():
-        raise FileNotFoundError(f"MODEL must be {FORMS}, got {text}, which does not exist")
+    if not text or not path.exists():
+        raise FileNotFoundError(f"MODEL must be {FORMS}, got {text!r}, which does not exist")
     folder = path.parent if path.suffix == ".safetensors" else path
     if not folder.is_dir():
         raise ValueError(f"MODEL must be {FORMS}, got the file {text}")
@@ -90,6 +93,8 @@ def _of_function(module: str, name: str) -> OwnModel:
     if not isinstance(made, nn.Module):
         if not callable(made):
             raise ValueError(f"{text} must be a function that returns a network, got {type(made).__name__}")
+        if needed := _required(made):
+            raise ValueError(f"{text} must take no arguments, got {name}({', '.join(needed)}); give them defaults")
         made = _called(made, text)
     parts = made if isinstance(made, tuple) else (made,)
     network, inputs, labels = (*parts, None, None)[:3]
@@ -109,6 +114,16 @@ def _of_function(module: str, name: str) -> OwnModel:
         if labels.is_floating_point() or tuple(labels.shape) != (count,):
             raise ValueError(f"{text}: labels must be one integer for each of the {count} sequences, got {_shape(labels)}")
     return OwnModel(network, name, inputs, labels)
+
+
+def _required(function: Any) -> list[str]:
+    """Returns the names of the arguments that a function requires."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # some functions in C have no signature
+        return []
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [each.name for each in parameters if each.default is inspect.Parameter.empty and each.kind not in kinds]
 
 
 def _imported(module: str) -> ModuleType:
@@ -140,7 +155,8 @@ def _called(function: Any, text: str) -> Any:
         return function()
     except (Exception, SystemExit) as error:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) != Path(__file__)]
-        own = [frame for frame in frames if "<" not in frame.filename and "site-packages" not in frame.filename]
+        library = ("<", sysconfig.get_path("stdlib"), *site.getsitepackages())
+        own = [frame for frame in frames if not frame.filename.startswith(library)]
         where = f" at line {own[-1].lineno} of {Path(own[-1].filename).name}" if own else ""
         first = (str(error).strip().splitlines() or [""])[0][:200]
         raise ValueError(f"{text} raised {type(error).__name__}{where}: {first}; --traceback shows more") from error

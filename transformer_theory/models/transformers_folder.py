@@ -203,7 +203,7 @@ def language_model(network: nn.Module, *, name: str | None = None, folder: Path 
         ValueError: the configuration names no vocabulary.
     """
     config = getattr(network, "config", None)
-    vocabulary = getattr(config, "vocab_size", None)
+    vocabulary = getattr(config, "vocab_size", getattr(getattr(network, "cfg", None), "d_vocab", None))
     if not isinstance(vocabulary, int):
         raise ValueError(f"{type(network).__name__} must have a config with vocab_size, got none; pass LanguageModel(network, name, ...)")
     return LanguageModel(network, name or type(network).__name__, vocabulary, longest_sequence(network), folder)

@@ -196,10 +196,11 @@ def passive(
 def _named(silent: Iterable[Measurement], rows: Sequence[Measurement], theories: Sequence[Theory]) -> Iterator[Measurement]:
     """Yields the rows of metrics that measured nothing, with their theory: its headline if that is missing, or the metric in words."""
     owners = {type(metric).__name__: theory for theory in theories for metric in metrics_of([theory])}
+    kinds = {*owners, *(type(metric).__name__ for metric in with_general([]))}
+    words = {kind: re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind).lower() for kind in kinds}
     measured = {(row.theory, row.quantity) for row in rows}
     for row in silent:
-        name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", row.quantity).lower()
-        theory = owners.get(row.quantity)
+        name, theory = words.get(row.quantity, row.quantity), owners.get(row.quantity)
         if theory is None or theory.in_networks is None:
             yield replace(row, quantity=name)
             continue

@@ -45,7 +45,7 @@ def section(result: Result, theories: Sequence[Theory]) -> dict[str, Any]:
     return {
         "glance": glance(result, found),
         "statements": statements(chosen, found, titles),
-        "rest": rest(chosen, titles),
+        "rest": rest(chosen, found, titles),
         "headlines": _headline_table(chosen, titles),
         "outcomes": {name: meaning for name, meaning in OUTCOMES.items() if any(each.outcome == name for each in chosen)},
         "tests": sum(each.q is not None for each in chosen),
@@ -133,13 +133,15 @@ def statements(chosen: Sequence[Quantity], found: Sequence[Quantity], titles: di
     return [(titles.get(theory, theory), text) for theory, text in pairs[:MAX_SENTENCES]]
 
 
-def rest(chosen: Sequence[Quantity], titles: dict[str, str]) -> list[tuple[str, str]]:
-    """Returns pairs (outcome, titles of theories) for the headlines that do not leave their null."""
+def rest(chosen: Sequence[Quantity], found: Sequence[Quantity], titles: dict[str, str]) -> list[tuple[str, str]]:
+    """Returns pairs (outcome, titles of theories) for the headlines that have no sentence, those that leave their null first."""
+    named = {title for title, _ in statements(chosen, found, titles)}
     groups: dict[str, list[str]] = {}
     for each in chosen:
-        if each.outcome not in LEAVING:
-            groups.setdefault(each.outcome, []).append(titles.get(each.theory, each.theory).partition(":")[0])
-    return [(outcome, ", ".join(groups[outcome])) for outcome in ORDER if outcome in groups]
+        title = titles.get(each.theory, each.theory)
+        if each.outcome not in LEAVING or title not in named:
+            groups.setdefault(each.outcome, []).append(title.partition(":")[0])
+    return [(f"also {outcome}" if outcome in LEAVING else outcome, ", ".join(groups[outcome])) for outcome in ORDER if outcome in groups]
 
 
 def _strength(quantity: Quantity) -> tuple[bool, int, float, float]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ..core.measurement import Measurement
 from ..core.plotting import COLOURS, axes, caption, colour, plain, style
 from ..core.statistics import over_heads
-from .network_figures import per_cent
+from .network_figures import per_cent, positions
 from .outcomes import side_of_null
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 COLUMNS, WIDTH, ROW = 3, 7.6, 1.62  # panels per row; inches
 MAX_JITTER = 0.28  # largest distance of a head from its layer, in layers
 SMALL = 6.5  # points
+MAX_TICKS = 8  # layers that are named below a panel
 
 
 @style()
@@ -60,7 +61,7 @@ def _panel(ax: "Axes", quantity: "Quantity", title: str) -> None:
         name, (0, 1), (0, 2), xycoords="axes fraction", textcoords="offset points", fontsize=SMALL - 0.3, color=COLOURS["raw"], va="bottom"
     )
     ax.set_xlim(min(layers) - 0.5, max(layers) + 0.5)
-    ax.locator_params(axis="x", integer=True, nbins=7)
+    ax.set_xticks([layers[position] for position in positions(len(layers), MAX_TICKS)])
     ax.locator_params(axis="y", nbins=4)
     ax.tick_params(labelsize=SMALL, length=2)
     if quantity.mean.unit == "share":

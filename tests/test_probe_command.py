@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from transformer_theory.cli import main
-from transformer_theory.compare import language_models
+from transformer_theory.compare import language_models, own_models
 from transformer_theory.compare.language_models import probe_language_model
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import UNTRAINED
@@ -37,7 +37,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def one_untrained(monkeypatch, unchecked):
-    monkeypatch.setattr(language_models, "UNTRAINED_NETWORKS", 1)
+    monkeypatch.setattr(own_models, "RANGE_DRAWS", 1)
 
 
 def fails(capsys, *argv: str | Path) -> str:
@@ -48,10 +48,10 @@ def fails(capsys, *argv: str | Path) -> str:
 
 def test_the_command_prints_a_summary_and_stores_the_rows(folder, tmp_path, capsys):
     np.save(tmp_path / "ids.npy", np.random.default_rng(0).integers(VOCABULARY, size=200))
-    argv = ["probe", "--hf", str(folder), "--text", str(tmp_path / "ids.npy"), "--length", "12", "--sequences", "5"]
+    argv = ["probe", str(folder), "--text", str(tmp_path / "ids.npy"), "--length", "12", "--sequences", "5"]
     assert main([*argv, "--theories", "turing,universal", "--out", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
-    assert "small: 5 sequences of 12 ids of the user" in printed
+    assert "small: 5 sequences of 12 ids of ids.npy" in printed
     assert "close calls of attention in bfloat16" in printed
     assert "by chance up to one place in twenty" in printed
     result = Result.load(tmp_path / "out")
@@ -92,25 +92,25 @@ def test_own_networks_need_a_description():
 
 
 def test_folders_that_hold_no_causal_model_are_named(folder, tmp_path, capsys):
-    assert "must be a folder" in fails(capsys, "--hf", tmp_path / "missing")
+    assert "must be a folder" in fails(capsys, tmp_path / "missing")
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert "must hold config.json" in fails(capsys, "--hf", empty)
+    assert "must hold config.json" in fails(capsys, empty)
     pickled = tmp_path / "pickled"
     pickled.mkdir()
     shutil.copy(folder / "config.json", pickled)
     (pickled / "pytest_model.bin").write_bytes(b"anything")
-    assert "got pytest_model.bin; save_pretrained writes them" in fails(capsys, "--hf", pickled)
+    assert "got pytest_model.bin; save_pretrained writes them" in fails(capsys, pickled)
     shutil.copy(folder / "model.safetensors", pickled)
     (pickled / "config.json").write_text("{", encoding="utf-8")
-    assert "must be JSON" in fails(capsys, "--hf", pickled)
+    assert "must be JSON" in fails(capsys, pickled)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     vision = {"model_type": "vit", "architectures": ["ViTModel"], "hidden_size": 16}
     (pickled / "config.json").write_text(json.dumps(vision), encoding="utf-8")
-    assert "must hold a causal language model, got ViTModel" in fails(capsys, "--hf", pickled)
+    assert "must hold all weights of ViTModel, embeddings.cls_token" in fails(capsys, pickled)
     (pickled / "config.json").write_text(json.dumps(config), encoding="utf-8")
     (pickled / "model.safetensors").write_bytes(b"damaged")
-    assert "must hold a causal language model, got GPT2LMHeadModel" in fails(capsys, "--hf", pickled)
+    assert "must hold weights of GPT2LMHeadModel, got GPT2LMHeadModel" in fails(capsys, pickled)
 
 
 @pytest.mark.parametrize(
@@ -129,16 +129,16 @@ def test_ids_that_do_not_fit(ids, message):
 
 def test_texts_that_do_not_fit(folder, tmp_path, capsys):
     (tmp_path / "text.txt").write_text("some words", encoding="utf-8")
-    assert "must hold a tokenizer" in fails(capsys, "--hf", folder, "--text", tmp_path / "text.txt")
+    assert "must hold a tokenizer" in fails(capsys, folder, "--text", tmp_path / "text.txt")
     (tmp_path / "latin.txt").write_bytes(b"\xe9\xff")
-    assert "must be a text in UTF-8" in fails(capsys, "--hf", folder, "--text", tmp_path / "latin.txt")
-    assert "does not exist" in fails(capsys, "--hf", folder, "--text", tmp_path / "none.txt")
+    assert "must be a text in UTF-8" in fails(capsys, folder, "--text", tmp_path / "latin.txt")
+    assert "does not exist" in fails(capsys, folder, "--text", tmp_path / "none.txt")
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
-    assert "must be an array of integers" in fails(capsys, "--hf", folder, "--text", tmp_path / "objects.npy")
+    assert "must be an array of integers" in fails(capsys, folder, "--text", tmp_path / "objects.npy")
     np.save(tmp_path / "few.npy", np.arange(5))
-    assert f"must have at least {LONGEST} tokens, got 5" in fails(capsys, "--hf", folder, "--text", tmp_path / "few.npy")
-    assert f"at most {LONGEST}" in fails(capsys, "--hf", folder, "--length", "33")
-    assert "unknown theory 'turin'" in fails(capsys, "--hf", folder, "--theories", "turin")
+    assert f"must have at least {LONGEST} tokens, got 5" in fails(capsys, folder, "--text", tmp_path / "few.npy")
+    assert f"at most {LONGEST}" in fails(capsys, folder, "--length", "33")
+    assert "unknown theory 'turin'" in fails(capsys, folder, "--theories", "turin")
 
 
 def test_weights_that_are_missing_are_named(folder, tmp_path, capsys):
@@ -148,7 +148,7 @@ def test_weights_that_are_missing_are_named(folder, tmp_path, capsys):
     del weights["transformer.h.1.attn.c_attn.weight"]
     shutil.copy(folder / "config.json", tmp_path)
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    line = fails(capsys, "--hf", tmp_path)
+    line = fails(capsys, tmp_path)
     assert "must hold all weights of GPT2LMHeadModel, transformer.h.1.attn.c_attn.weight missing" in line
 
 
@@ -171,7 +171,7 @@ def test_networks_that_are_not_causal_or_not_finite_are_refused():
 
 def test_an_existing_folder_is_refused_before_the_measurement(folder, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(language_models, "probe_language_model", lambda *_, **__: pytest.fail("measured"))
-    assert "exists" in fails(capsys, "--hf", folder, "--out", tmp_path)
+    assert "exists" in fails(capsys, folder, "--out", tmp_path)
 
 
 def test_a_test_that_does_not_fit_the_model_has_a_reason(capsys):

@@ -21,6 +21,7 @@ from transformer_theory.data import TokenData
 
 QUICK = {"list", "cite", "verify"}  # executed; the others are parsed
 BUILDS = "docs/adding_a_theory.md"  # the page that builds a theory of its own
+OWN = "docs/own_models/"  # snippets that tests/test_own_models.py runs
 
 
 def commands() -> list[str]:
@@ -69,8 +70,8 @@ def test_a_wrong_command_line_is_found(line: str, message: str):
 
 
 def pages() -> list[tuple[str, str]]:
-    """The Python blocks that run by themselves; those of the page on theories are files of a theory."""
-    return [(page, code) for page, code in blocks("python") if page != BUILDS]
+    """The Python blocks that run by themselves; those of the page on theories are files of a theory, those of OWN run elsewhere."""
+    return [(page, code) for page, code in blocks("python") if page != BUILDS and not page.startswith(OWN)]
 
 
 load = functools.cache(tt.data.load)  # cutting the digits takes as long as what most blocks do with them

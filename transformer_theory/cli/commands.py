@@ -2,10 +2,16 @@
 
 import argparse
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from ..core.errors import nearest
 from .terminal import NAME, console, progress_line
+
+if TYPE_CHECKING:
+    from ..core.result import Result
+    from ..core.theory import Theory
 
 MAX_ROWS = 20  # largest number of rows that run prints
 
@@ -86,36 +92,80 @@ def _networks(text: str) -> tuple[str, ...]:
 
 
 def probe_model(options: argparse.Namespace) -> int:
-    """Measures a language model from a local folder and prints which heads stand out.
+    """Measures a model of the user and prints which heads stand out; with --out also writes the result and its page.
 
     Raises:
-        ValueError: the folder holds no causal language model, or text, sizes or theories do not fit.
+        ValueError: the model cannot be read or run, or inputs, sizes or theories do not fit.
         OSError: a file does not exist, or the result's folder exists.
     """
-    from ..compare.language_models import LENGTH, SEQUENCES, probe_language_model
+    from .. import report
     from ..core.files import atomic_directory
-    from ..models.transformers_folder import read_ids, read_language_model
+    from ..core.result import Result
     from ..report import terminal
     from ..theories import choose
 
     names = None if options.theories is None else [name.strip() for name in options.theories.split(",") if name.strip()]
     theories = choose(names)
-    sequences = options.sequences or SEQUENCES
     with ExitStack() as stack:
         # Opened first, so that an existing folder is refused before the measurement.
         folder = None if options.out is None else stack.enter_context(atomic_directory(options.out, overwrite=options.overwrite))
         progress = stack.enter_context(progress_line())
-        progress(f"reading {options.folder}")
-        model = read_language_model(options.folder)
-        length = options.length or min(LENGTH, model.length or LENGTH)
-        ids = None if options.text is None else read_ids(options.text, model, length=length, sequences=sequences)
-        result = probe_language_model(model, ids, theories=theories, length=length, sequences=sequences, progress=progress)
+        result = _probed(options, theories, progress)
         if folder is not None:
+            progress("writing the report")
             result.write_into(folder)
+            report.write(Result.load(folder), folder)  # from the stored files, as the command `report` does
     console().print(terminal.heads(result), highlight=False)
     if options.out is not None:
-        print(f"rows: {options.out / 'table.jsonl'}")
+        print(f"report: {options.out / 'report.html'}")
     return 0
+
+
+def _probed(options: argparse.Namespace, theories: "Sequence[Theory]", progress: Callable[[str], None]) -> "Result":
+    """Reads the model and measures it on the inputs of its function, on images, on a text or on random ids.
+
+    Raises:
+        ValueError, OSError: see :func:`probe_model`.
+    """
+    from ..compare.language_models import LENGTH, probe_language_model
+    from ..compare.own_images import with_images
+    from ..compare.own_models import IMAGES, SEQUENCES, probe_model
+    from ..models.own_model import read_own_model
+    from ..models.transformers_folder import language_model, read_ids
+
+    progress(f"reading {options.model}")
+    own = read_own_model(options.model)
+    given = [f"--{name}" for name in ("data", "text", "size", "length") if getattr(options, name) is not None]
+    if own.inputs is not None:
+        if given:
+            raise ValueError(f"{options.model} returns its own inputs, got {given[0]} as well; leave one of them out")
+        return probe_model(own, theories=theories, max_samples=options.sequences, progress=progress)
+    config = getattr(own.network, "config", None)
+    if getattr(config, "is_encoder_decoder", False):
+        raise ValueError(
+            f"{own.name} has an encoder and a decoder, which take two inputs; return (network, {{name: inputs, ...}}) from FILE.py:FUNCTION"
+        )
+    takes_images = getattr(own.network, "main_input_name", "") == "pixel_values"
+    if options.data is not None or takes_images:
+        if options.data is None:
+            raise ValueError(f"{own.name} takes images; name them with --data: digits, shapes, cifar10 or a folder of images")
+        if others := [flag for flag in given if flag in ("--text", "--length")]:
+            raise ValueError(f"{others[0]} applies to models of ids, got --data with images as well; leave one of them out")
+        own, images, described = with_images(own, options.data, size=options.size, max_samples=options.sequences or IMAGES)
+        return probe_model(own, theories=theories, max_samples=len(images), described=described, images=images, progress=progress)
+    if options.size is not None:
+        raise ValueError(f"--size applies to images, and {own.name} takes ids; leave it out")
+    try:
+        model = language_model(own.network, name=own.name, folder=own.folder)
+    except ValueError as error:
+        raise ValueError(f"{options.model} must return (network, inputs), got a network alone; or name images with --data") from error
+    sequences = options.sequences or SEQUENCES
+    length = options.length or min(LENGTH, model.length or LENGTH)
+    ids = None if options.text is None else read_ids(options.text, model, length=length, sequences=sequences)
+    described = "" if options.text is None else f"ids of {options.text.name}"
+    return probe_language_model(
+        model, ids, theories=theories, length=length, sequences=sequences, described=described, causal=False, progress=progress
+    )
 
 
 def run_experiment(options: argparse.Namespace) -> int:

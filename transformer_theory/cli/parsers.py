@@ -31,6 +31,12 @@ REPORT_MORE = (
     "already, no output is written at all. --overwrite replaces only the files that this command writes; it deletes nothing else."
 )
 
+PROBE_MORE = (
+    "A folder is only read: nothing is downloaded, no code of it runs, and pickled weights are refused. FILE.py is your own program and is "
+    "executed. Its FUNCTION takes no arguments and returns the network, (network, inputs) or (network, inputs, labels): ids [n, seq], "
+    "images [n, c, h, w] or tokens [n, seq, dim], or a dictionary of inputs by the name of the argument."
+)
+
 
 class _Parser(argparse.ArgumentParser):
     """A parser that raises ValueError instead of printing its usage and exiting."""
@@ -113,9 +119,10 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
         parsers[name] = subparser
         return subparser
 
-    def add_out(subparser: argparse.ArgumentParser) -> None:
+    def add_out(subparser: argparse.ArgumentParser, *, required: bool = True) -> None:
         text = "folder for the result; it must not exist, except with --overwrite"
-        subparser.add_argument("--out", type=_path, required=True, metavar="DIR", help=text)
+        text += "" if required else " (default: the result is only printed)"
+        subparser.add_argument("--out", type=_path, required=required, metavar="DIR", help=text)
         subparser.add_argument("--overwrite", action="store_true", help="replace the result in DIR")
 
     def add_size(subparser: argparse.ArgumentParser) -> None:
@@ -175,9 +182,14 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     subparser.add_argument("--model", nargs="+", type=_path, default=[], dest="models", metavar="RUN", help=text)
     add_workers(subparser, "number of processes that measure cells in parallel", None)
 
-    subparser = command("probe", commands.probe_model, "measure a causal language model with the quantities of every theory")
-    text = "folder of a model of transformers: config.json, weights in .safetensors, and a tokenizer if --text is given"
-    subparser.add_argument("--hf", type=_path, required=True, dest="folder", metavar="FOLDER", help=text)
+    subparser = command("probe", commands.probe_model, "measure your own model with every theory, and write a page about it")
+    subparser.epilog = PROBE_MORE
+    text = "folder of a model of transformers, its .safetensors file beside config.json, or FILE.py:FUNCTION or module:function"
+    subparser.add_argument("model", metavar="MODEL", help=text)
+    text = "images for a model that takes images: a data set as in train, or a folder of images; the test images are used"
+    subparser.add_argument("--data", metavar="NAME|PATH", help=text)
+    text = "side in pixels to which the images are scaled (default: the side in the configuration of the model for images in a folder)"
+    subparser.add_argument("--size", type=_count, metavar="N", help=text)
     text = "a text for the metrics, read with the model's tokenizer, or ids in a .npy file, [n] or [n, seq] (default: random ids)"
     subparser.add_argument("--text", type=_path, metavar="FILE", help=text)
     subparser.add_argument("--theories", metavar="A,B", help="theories to measure (default: all)")
@@ -187,10 +199,9 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
         metavar="N",
         help="ids per sequence (default: 64, or the longest of the model); a .npy file [n, seq] has its own",
     )
-    subparser.add_argument("--sequences", type=_count, metavar="N", help="largest number of sequences (default: 8)")
-    text = "folder for the result; it must not exist, except with --overwrite (default: the result is only printed)"
-    subparser.add_argument("--out", type=_path, metavar="DIR", help=text)
-    subparser.add_argument("--overwrite", action="store_true", help="replace the result in DIR")
+    text = "largest number of sequences (default: 8 of ids, 128 images or sequences of tokens)"
+    subparser.add_argument("--sequences", type=_count, metavar="N", help=text)
+    add_out(subparser, required=False)
 
     help = "check claims, each with a control that must fail; the exit code is 1 if a claim is violated or a control does not fail"
     subparser = command("verify", claims.verify_claims, help)
@@ -204,9 +215,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     subparser.add_argument("--seeds", type=_seeds, default=range(5), metavar="N|A,B", help=text)
     add_workers(subparser, "number of processes that check claims in parallel")
     subparser.add_argument("--json", action="store_true", help="print a JSON document instead of the table")
-    text = "folder for the result; it must not exist, except with --overwrite (default: the result is only printed)"
-    subparser.add_argument("--out", type=_path, metavar="DIR", help=text)
-    subparser.add_argument("--overwrite", action="store_true", help="replace the result in DIR")
+    add_out(subparser, required=False)
 
     subparser = command("run", commands.run_experiment, "run one experiment and plot its figure")
     subparser.add_argument("experiment", metavar="EXPERIMENT", help="name of the experiment (see list); its settings become options")

@@ -70,7 +70,7 @@ def _write_in_place(stored: "list[Stored]", directories: list[Path]) -> Path:
             )
         raise ValueError(f"{len(stored)} results need the name of an output file, got none; add one of {outputs}")
     item = stored[0]
-    has_page = item.result.name in ("compare", "reach", "train", "verify")
+    has_page = item.result.name in ("compare", "probe", "reach", "train", "verify")
     path = item.folder / ("report.html" if has_page else "figure.svg")
     check_targets([path])  # before plotting, which takes long
     if has_page:

@@ -1,8 +1,9 @@
-"""Language models of ``transformers`` in a local folder: configuration, weights in safetensors, and optionally a tokenizer.
+"""Models of ``transformers`` in a local folder: configuration, weights in safetensors, and optionally a tokenizer.
 
 Nothing is downloaded, no code of the folder is executed, and pickled weights are refused.
 """
 
+import contextlib
 import importlib
 import json
 from collections.abc import Sequence
@@ -19,6 +20,9 @@ from ..data.ids import integer_tensor
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length")  # names of the longest sequence in configurations
+
+DEPTHS = ("num_hidden_layers", "n_layer", "num_layers")  # names of the number of layers in configurations
+MANY = 1000  # layers beyond which the depth is compared with the number of weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,35 +93,107 @@ def read_language_model(folder: str | Path) -> LanguageModel:
         ValueError: the folder holds no configuration or no safetensors, not those of a causal language model, or not all of its weights.
     """
     folder = Path(folder)
+    described = configuration(folder)
+    network = _network(folder, described, _transformers().AutoModelForCausalLM, "a causal language model")
+    return language_model(network, name=folder.resolve().name, folder=folder)
+
+
+def read_network(folder: str | Path) -> nn.Module:
+    """Reads a model of any kind: the class of ``transformers`` that ``config.json`` names, in evaluation mode.
+
+    Raises:
+        FileNotFoundError, ImportError: see :func:`read_language_model`.
+        ValueError: the folder holds no configuration or no safetensors, its class is unknown, or not all weights are there.
+    """
+    folder = Path(folder)
+    described, library = configuration(folder), _transformers()
+    name = next(iter(described.get("architectures") or []), "AutoModel")
+    kind = getattr(library, name, None) if str(name).isidentifier() else None
+    if not hasattr(kind, "from_pretrained"):
+        raise ValueError(
+            f"{folder / 'config.json'} must name a class of transformers {library.__version__}, got {name!r}; update transformers"
+        )
+    return _network(folder, described, kind, f"weights of {name}")
+
+
+def configuration(folder: Path) -> dict[str, Any]:
+    """Reads ``config.json`` of a folder that ``save_pretrained`` wrote.
+
+    Raises:
+        FileNotFoundError: the folder does not exist.
+        ValueError: it holds no configuration, or no weights in safetensors.
+    """
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} must be a folder with config.json and .safetensors files; there is none")
     if not (folder / "config.json").is_file():
         raise ValueError(f"{folder} must hold config.json, got none; write the model with save_pretrained({str(folder)!r})")
     try:
         described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if not isinstance(described, dict):
+            raise ValueError(f"a {type(described).__name__}, not an object")
     except ValueError as error:
         raise ValueError(f"{folder / 'config.json'} must be JSON ({error}); write the model again with save_pretrained") from error
     if not any(folder.glob("*.safetensors")):
         others = ", ".join(sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pth"))) or "no weights"
         raise ValueError(f"{folder} must hold weights in .safetensors files, got {others}; save_pretrained writes them")
+    depth = max((value for key in DEPTHS if isinstance(value := described.get(key), int)), default=0)
+    if depth > MANY and depth > (tensors := len(_shapes(folder))):  # it would be built layer by layer before shapes are compared
+        raise ValueError(f"{folder / 'config.json'} must state the depth of the weights, got {depth:,} layers for {tensors:,} tensors")
+    return described
+
+
+def _shapes(folder: Path) -> dict[str, list[int]]:
+    """Reads the shapes of all weights of a folder; of a damaged file, none."""
+    from safetensors import SafetensorError, safe_open
+
+    shapes: dict[str, list[int]] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with contextlib.suppress(SafetensorError), safe_open(path, framework="pt") as opened:
+            names = opened.keys()
+            shapes |= {name: opened.get_slice(name).get_shape() for name in names}
+    return shapes
+
+
+def _of_other_shape(folder: Path, described: dict[str, Any], kind: Any) -> str:
+    """Names weights whose shapes differ from those of the configuration, without memory for the weights."""
+    library, stored = _transformers(), _shapes(folder)
+    try:
+        with torch.device("meta"):
+            config = library.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            model = kind.from_config(config) if hasattr(kind, "from_config") else kind(config)
+        expected = {name: list(value.shape) for name, value in model.state_dict().items()}
+    except Exception:  # the message then names no tensor
+        return ", ".join(map(str, described.get("architectures") or []))
+    differing = [name for name, shape in stored.items() if expected.get(name, shape) != shape]
+    first = ", ".join(f"{name} {stored[name]} for {expected[name]}" for name in differing[:2])
+    return first + (f" and {len(differing) - 2} others" if len(differing) > 2 else "")
+
+
+def _network(folder: Path, described: dict[str, Any], kind: Any, expected: str) -> nn.Module:
+    """Reads a network of a class of ``transformers`` from a folder that holds safetensors."""
     library = _transformers()
-    bars = library.utils.logging.is_progress_bar_enabled()
-    library.utils.logging.disable_progress_bar()
+    logging = library.utils.logging
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()  # what does not fit is said in one line below
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True, "output_loading_info": True}
     try:
-        network, loaded = library.AutoModelForCausalLM.from_pretrained(folder, **options)
+        network, loaded = kind.from_pretrained(folder, **options)
     except Exception as error:  # wrong types, shapes and damaged files raise errors of many kinds
-        kind = ", ".join(described.get("architectures") or [described.get("model_type", "no type")])
-        first = str(error).strip().splitlines()[0][:200]
-        raise ValueError(f"{folder} must hold a causal language model, got {kind} ({first})") from error
+        actual = ", ".join(map(str, described.get("architectures") or [described.get("model_type", "no type")]))
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
+        if "ignore_mismatched_sizes" in first:  # its list of tensors went to the log
+            first = "weights of other shapes than config.json states: " + _of_other_shape(folder, described, kind)
+        raise ValueError(f"{folder} must hold {expected}, got {actual} ({first})") from error
     finally:
+        logging.set_verbosity(level)
         if bars:
-            library.utils.logging.enable_progress_bar()
+            logging.enable_progress_bar()
     # transformers draws missing weights at random; a head that is tied to the embedding is not missing.
     if missing := sorted(loaded["missing_keys"]):
         names = ", ".join(missing[:3]) + (f" and {len(missing) - 3} others" if len(missing) > 3 else "")
         raise ValueError(f"{folder} must hold all weights of {type(network).__name__}, {names} missing; write the model again")
-    return language_model(network.eval(), name=folder.resolve().name, folder=folder)
+    return network.eval()
 
 
 def language_model(network: nn.Module, *, name: str | None = None, folder: Path | None = None) -> LanguageModel:
@@ -127,7 +203,7 @@ def language_model(network: nn.Module, *, name: str | None = None, folder: Path 
         ValueError: the configuration names no vocabulary.
     """
     config = getattr(network, "config", None)
-    vocabulary = getattr(config, "vocab_size", None)
+    vocabulary = getattr(config, "vocab_size", getattr(getattr(network, "cfg", None), "d_vocab", None))
     if not isinstance(vocabulary, int):
         raise ValueError(f"{type(network).__name__} must have a config with vocab_size, got none; pass LanguageModel(network, name, ...)")
     return LanguageModel(network, name or type(network).__name__, vocabulary, longest_sequence(network), folder)

@@ -35,3 +35,15 @@ def references(results: Result | Iterable[Result], *, theories: Iterable[Theory]
 def software_key() -> str:
     """Returns the key of this library's entry in :func:`references`."""
     return re.findall(r"@\w+\{([^,\s]+),", sources.software())[0]  # "@software{key," -> "key"
+
+
+def works(results: Iterable[Result], theories: Iterable[Theory]) -> list[dict[str, str]]:
+    """Returns the works that the results cite, in the order of the page's list of sources."""
+    found = []
+    for key in keys(tuple(results), theories):
+        entry = {name: sources.field(key, name) for name in ("title", "journal", "booktitle", "url", "author")}
+        # BibTeX has "Last, First and Last, First"; the page prints "First Last, First Last".
+        authors = [" ".join(reversed(name.split(", "))) for name in entry["author"].split(" and ")]
+        venue = entry["journal"] or entry["booktitle"]
+        found.append({**entry, "key": key, "year": sources.year(key), "author": ", ".join(authors), "venue": venue})
+    return found

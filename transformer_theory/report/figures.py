@@ -16,6 +16,8 @@ from . import format, matrix, network_figures, reach_map, training_figures
 from .aggregate import COMPARE, NETWORK, ON_DATA, TRAIN, Aggregate, data_name, result_label
 from .curves import Curves, Series, curves, series
 from .findings import findings
+from .own_model_figures import by_layer
+from .own_quantities import headlines, is_of_one_network, quantities
 from .reached import reached
 from .timeline import on_timeline
 from .training import training_summary
@@ -152,6 +154,8 @@ def of_result(result: Result, theories: Sequence[Theory]) -> Iterator[Picture]:
         yield from _of_comparison(result, theories)
     elif result.name == TRAIN:
         yield from _of_training(result, theories)
+    elif is_of_one_network(result):
+        yield from _of_one_network(result, theories)
     else:
         for theory in theories:
             for kind in theory.experiments:
@@ -186,6 +190,14 @@ def _of_training(result: Result, theories: Sequence[Theory]) -> Iterator[Picture
         if headline is not None or others:
             plot = lambda headline=headline, others=others: training_figures.theory(headline, others)  # noqa: E731
             yield Picture(format.slug(theory.name), f"{theory.title}, in training", theory.name, plot)
+
+
+def _of_one_network(result: Result, theories: Sequence[Theory]) -> Iterator[Picture]:
+    shown = [each for each in headlines(quantities(result, theories), theories) if each.rows]
+    titles = {theory.name: theory.title for theory in theories}
+    model = next((row.model for row in result.table), "network")
+    yield Picture("layers", f"headlines by layer and head of {model}", None, lambda: by_layer(shown, titles))
+    yield Picture("attention", f"attention in {model}", None, lambda: network_figures.attention(result, model))
 
 
 def split_headline(quantities: Sequence[Curves], theory: Theory | None) -> tuple[Curves | None, list[Curves]]:

@@ -171,7 +171,8 @@ def attention(result: Result, model: str) -> "Figure | None":
     if stored is None:
         return None
     images = stored.images
-    times, layers = positions(len(stored.maps), 4), positions(stored.maps.shape[1], 2)
+    times = positions(len(stored.maps), 4)
+    layers = positions(stored.maps.shape[1], 2 if len(times) > 1 else 6)
     maps = stored.maps[np.ix_(times, layers)]  # [times, layers, n, rows, columns]
     count, first = maps.shape[2], 0 if images is None else 1  # a column of images comes first
     columns = first + len(layers) * len(times)
@@ -194,8 +195,9 @@ def attention(result: Result, model: str) -> "Figure | None":
                 else:
                     ax.imshow(maps[b, a, i], vmin=0, vmax=top, cmap="YlOrBr")
                 if i == 0:
-                    start = f"layer {layer}\n" if b == 0 else "\n"
-                    ax.set_title(f"{start}step {int(stored.steps[time]):,}", fontsize=7.5, fontweight="normal")
+                    start = f"layer {layer}" if b == 0 else ""
+                    step = f"\nstep {int(stored.steps[time]):,}" if len(times) > 1 else ""
+                    ax.set_title(f"{start}{step}", fontsize=7.5, fontweight="normal")
     _bar(figure, grid, top, "attention" if images is None else "attention received")
     return figure
 

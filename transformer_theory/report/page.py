@@ -9,14 +9,13 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ..core import sources
 from ..core.parallel import stream
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.theory import Theory
-from . import figures, format, matrix, network_figures, reach_map, tables, training, training_figures
+from . import figures, format, matrix, network_figures, own_model, own_quantities, reach_map, tables, training, training_figures
 from .aggregate import COMPARE, NETWORK, ON_DATA, PROBE, TRAIN, Aggregate, Checked, Entry, aggregate, data_name, result_label, unfinished
-from .bibtex import keys
+from .bibtex import works
 from .correlations import correlation_table
 from .curves import Curves, Series, curves, series
 from .html import inline, rendered
@@ -44,8 +43,10 @@ def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | Non
         ValueError: there is no result.
     """
     combined = aggregate(results, theories=theories)
-    # A single comparison or training run has a separate layout. On all other pages, a table of the results comes first.
+    # A single comparison, training run or network has a separate layout. On all other pages, a table of the results comes first.
     single = combined.results[0] if len(combined.results) == 1 and combined.results[0].name in (COMPARE, TRAIN) else None
+    if len(combined.results) == 1 and own_quantities.is_of_one_network(combined.results[0]):
+        return own_model.page(combined)
     pictures, quantities = figures.pictures(combined), [] if single is None else curves(single)
     available = [series(result) for result in combined.results]
     sections = [_section(combined, single, theory, pictures, quantities) for theory in combined.theories]
@@ -68,7 +69,7 @@ def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | Non
         "timelines": [timeline for index, group in enumerate(available) if (timeline := _timeline(combined, index, group))],
         "sections": sections,
         "networks": _networks(combined, single, quantities, available),
-        "bibliography": _bibliography(combined),
+        "bibliography": works(combined.results, combined.theories),
         "provenance": [
             (result_label(index), result.name, format.flatten(result.settings) + format.flatten(result.provenance))
             for index, result in enumerate(combined.results)
@@ -383,15 +384,3 @@ def _choices(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str, int]]:
     """Returns the distinct pairs (value, label) in order of appearance, each with its count."""
     counts = Counter(pairs)
     return [(*pair, counts[pair]) for pair in dict.fromkeys(pairs)]
-
-
-def _bibliography(combined: Aggregate) -> list[dict[str, str]]:
-    """Returns the works that the results cite, in the order of the page's list of sources."""
-    works = []
-    for key in keys(combined.results, combined.theories):
-        entry = {name: sources.field(key, name) for name in ("title", "journal", "booktitle", "url", "author")}
-        # BibTeX has "Last, First and Last, First"; the page prints "First Last, First Last".
-        authors = [" ".join(reversed(name.split(", "))) for name in entry["author"].split(" and ")]
-        venue = entry["journal"] or entry["booktitle"]
-        works.append({**entry, "key": key, "year": sources.year(key), "author": ", ".join(authors), "venue": venue})
-    return works

@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ..core.claims import CONTROL_TEXT, Verification
 from ..core.measurement import Measurement
 from ..core.result import Result
@@ -12,7 +10,7 @@ from ..core.theory import Theory
 from . import format, tables
 from .aggregate import NETWORK, aggregate
 from .findings import Finding, findings, interval_text, p_text, sentences, short
-from .outcomes import side_of_null
+from .own_quantities import quantities
 from .reached import by_theory, reached, statements
 from .unicode_math import plain
 
@@ -220,7 +218,7 @@ def _reference(row: Measurement) -> str:
 
 
 def heads(result: Result, *, top: int = 3) -> "Group":
-    """Returns a summary of a measured network: per theory and quantity the median, the null, and the heads or layers that stand out.
+    """Returns a summary of a measured network: per theory and quantity the mean, the null, and the heads or layers that stand out.
 
     A place stands out if its value leaves the null on the side that the theory expects, with a p-value of at most .05. The ``top`` of them
     are named. By chance at most one place in twenty does. Quantities without a value are listed with their reason.
@@ -228,44 +226,27 @@ def heads(result: Result, *, top: int = 3) -> "Group":
     from rich.console import Group
     from rich.text import Text
 
-    settings = result.settings
-    heading = f"{settings['model']}: {settings['sequences']} sequences of {settings['length']} {settings['ids']}"
-    parts: list[RenderableType] = [Text(heading, style="bold")]
-    for theory in aggregate(result).theories:
-        groups = _grouped(result.select(theory=theory.name))
-        if not groups:
+    settings, theories = result.settings, aggregate(result).theories
+    inputs = settings.get("inputs") or format.several(int(settings.get("measurements", 1)), "measurement")
+    parts: list[RenderableType] = [Text(f"{settings['model']}: {inputs}", style="bold")]
+    found = quantities(result, theories)
+    for theory in theories:
+        own = [each for each in found if each.theory == theory.name]
+        if not own:
             continue
         parts.append(Text(f"\n{plain(theory.title)}", style="bold").append(f" · {plain(theory.question)}", style="not bold dim"))
         table = _columns(10, 4, 6, 10)
-        missing: dict[str, str] = {}
-        for (_, setting), group in groups.items():
-            same = [row for row in group if row.value is not None]
-            name = f"{plain(format.label(group[0]))}{f', {setting}' if setting else ''}"
-            if not same:
-                missing[name] = group[0].reason
-                continue
-            sides = [side_of_null(row) for row in same]
-            beyond = [row for row, side in zip(same, sides) if side == 1]
-            beyond.sort(key=lambda row: row.value or 0.0, reverse=same[0].side == ">=")
-            draws = [draw for row in same if row.null is not None for draw in row.null.draws]
-            null = f"null {short(float(np.median(draws)), same[0])} ({same[0].null.kind})" if draws and same[0].null else "no null"
-            tested = [side for side in sides if side is not None]
-            places = ", ".join(f"{format.place(row, 'layer', 'head')} {short(row.value or 0.0, row)}" for row in beyond[:top])
-            count = f"{len(beyond)} of {len(tested)} beyond{f': {places}' if len(same) > 1 and places else ''}" if tested else ""
-            value = float(np.median([row.value for row in same if row.value is not None]))
-            table.add_row(Text(f"  {name}"), Text(short(value, same[0]), style="bold"), Text(null, style="dim"), Text(count))
+        for each in (each for each in own if each.rows):
+            row = each.mean
+            null = f"null {short(row.null.median, row)} ({row.null.kind})" if row.null is not None and row.null.draws else "no null"
+            places = ", ".join(f"{format.place(row, 'layer', 'head')} {short(row.value or 0.0, row)}" for row in each.beyond[:top])
+            count = f"{len(each.beyond)} of {each.tested} beyond{f': {places}' if len(each.rows) > 1 and places else ''}"
+            value = Text(short(row.value or 0.0, row), style="bold")
+            table.add_row(Text(f"  {plain(each.label)}"), value, Text(null, style="dim"), Text(count if each.tested else ""))
         parts.append(table)
-        parts += [Text(f"  {name}: not measured: {reason}", style="dim") for name, reason in missing.items()]
+        parts += [Text(f"  {plain(each.label)}: not measured: {each.reason}", style="dim") for each in own if not each.rows]
     parts.append(Text("\nBeyond: on the predicted side of the null with p ≤ .05; by chance up to one place in twenty.", style="dim"))
     return Group(*parts)
-
-
-def _grouped(rows: Sequence[Measurement]) -> dict[tuple[str, str], list[Measurement]]:
-    """Groups rows by quantity and setting, in the order of their first rows."""
-    groups: dict[tuple[str, str], list[Measurement]] = {}
-    for row in rows:
-        groups.setdefault((row.quantity, row.setting), []).append(row)
-    return groups
 
 
 def networks(result: Result) -> "Table":

@@ -1,0 +1,123 @@
+"""The page about one network: outcomes against each kind of null, sentences, and what the first screen names."""
+
+import re
+
+import pytest
+
+from transformer_theory import report
+from transformer_theory.core.measurement import Measurement, Null, Table
+from transformer_theory.core.result import Result
+from transformer_theory.core.statistics import UNTRAINED
+from transformer_theory.report.figures import pictures
+from transformer_theory.report.own_model import MAX_SENTENCES, rest, statements
+from transformer_theory.report.own_quantities import headlines, is_of_one_network, quantities, standing_out
+from transformer_theory.theories import list_theories, theory
+
+WIDE, NARROW, FEW = 199, 19, 3  # draws
+MODEL = 'a <b> "$net"'
+
+
+def rows(name: str, *values: float, draws: int = WIDE, kind: str = "permuted labels", centre: float = 0.5, **columns) -> list[Measurement]:
+    """The headline of a theory in the heads of one layer, beside draws evenly spaced within .05 of the centre."""
+    owner = theory(name).in_networks
+    assert owner is not None
+    null = Null(kind, tuple(centre + 0.1 * (index / (draws - 1) - 0.5) for index in range(draws)))
+    columns = {"quantity": owner.headline, "null": null, "side": ">=", "model": MODEL, "layer": 0} | columns
+    return [Measurement(name, "in network", value=value, head=head, **columns) for head, value in enumerate(values)]
+
+
+def untrained(name: str, value: float, low: float, high: float) -> Measurement:
+    owner = theory(name).in_networks
+    assert owner is not None
+    null = Null(UNTRAINED, tuple(low + (high - low) * index / (NARROW - 1) for index in range(NARROW)))
+    place = {"quantity": owner.headline, "setting": UNTRAINED, "null": null, "side": owner.side, "model": MODEL}
+    return Measurement(name, "in network", value=value, **place)
+
+
+def result(*parts: list[Measurement]) -> Result:
+    table = Table(row for part in parts for row in part)
+    return Result(
+        "probe", {"model": MODEL, "class": "Net", "parameters": 1234, "inputs": "8 sequences", "causal": False, "labels": 0}, table
+    )
+
+
+def outcome(*parts: list[Measurement]) -> str:
+    """The outcome of the only headline."""
+    found = quantities(result(*parts), list_theories())
+    (only,) = headlines(found, list_theories())
+    return only.outcome
+
+
+def test_the_outcome_depends_on_the_side_and_on_the_number_of_draws():
+    assert outcome(rows("scan_snap", 0.7, 0.8)) == "beyond chance"
+    assert outcome(rows("scan_snap", 0.2, 0.3)) == "opposite"
+    assert outcome(rows("scan_snap", 0.49, 0.51)) == "at chance"
+    assert outcome(rows("scan_snap", 0.7, 0.8, draws=NARROW)) == "beyond all draws"
+    assert outcome(rows("scan_snap", 0.2, 0.3, draws=NARROW)) == "opposite to all draws"
+    assert outcome(rows("scan_snap", 0.49, 0.51, draws=NARROW)) == "within the range"
+    assert outcome(rows("scan_snap", 0.7, 0.8, draws=FEW)) == "no test"
+    assert outcome(rows("scan_snap", 0.7, 0.8, null=None)) == "no test"
+    assert outcome(rows("joma", 0.2, 0.3)) == "beyond chance"  # which expects small values
+    assert outcome(rows("collapse", 0.7, 0.8)) == "no side predicted"
+    missing = [Measurement("scan_snap", "in network", "sharpness", None, reason="no attention", model=MODEL)]
+    assert outcome(missing) == "not measured"
+
+
+def test_the_mean_of_many_places_is_tested_against_the_null_of_the_mean():
+    """A single head on the edge of its null does not leave it; the mean of heads that all lie there does not either."""
+    edge = rows("scan_snap", *[0.54] * 8)
+    (only,) = headlines(quantities(result(edge), list_theories()), list_theories())
+    assert only.mean.null.draws == pytest.approx(edge[0].null.draws)
+    assert only.p == pytest.approx((1 + sum(draw >= 0.54 for draw in edge[0].null.draws)) / 200)
+
+
+def test_what_untrained_networks_give_as_well_comes_last_and_is_said():
+    strong, weak = rows("scan_snap", 0.9), rows("crate", 0.8)
+    found = quantities(result(strong, weak, [untrained("scan_snap", 0.9, 0.85, 0.95), untrained("crate", 0.8, 0.4, 0.6)]), list_theories())
+    texts = statements(headlines(found, list_theories()), found, {})
+    assert [name for name, _ in texts] == ["crate", "scan_snap"]
+    assert "networks with random weights do not (0.400 … 0.600)" in texts[0][1]
+    assert "networks with random weights give as much (0.850 … 0.950)" in texts[1][1]
+
+
+def test_the_first_screen_names_every_theory():
+    names = [each.name for each in list_theories() if each.in_networks is not None and each.in_networks.side is not None]
+    assert len(names) > MAX_SENTENCES + 2
+    parts = [rows(name, 0.9 if theory(name).in_networks.side == ">=" else 0.1) for name in names[:-1]]
+    missing = [Measurement(names[-1], "in network", "something", None, reason="no labels", model=MODEL)]
+    page = report.page(result(*parts, missing))
+    first = page[page.index('id="summary"') : page.index("<figure")]
+    for name in names:
+        assert theory(name).title.partition(":")[0] in first, name
+    assert first.count("<li>") == MAX_SENTENCES
+    found = quantities(result(*parts, missing), list_theories())
+    outcomes = dict(rest(headlines(found, list_theories()), found, {each.name: each.title for each in list_theories()}))
+    assert outcomes.keys() == {"also beyond chance", "not measured"}
+
+
+def test_places_stand_out_if_chance_does_not_explain_their_number():
+    one = rows("scan_snap", 0.9, *[0.5] * 15)  # one of sixteen, of which chance gives as many in more than half of all cases
+    three = rows("crate", 0.9, 0.9, 0.9, *[0.5] * 13)
+    assert [each.theory for each in standing_out(quantities(result(one, three), list_theories()))] == ["crate"]
+
+
+def test_the_page_escapes_names_and_speaks_of_this_network():
+    page = report.page(result(rows("scan_snap", 0.7, 0.8), rows("vision", 0.4)))
+    assert "<em>a &lt;b&gt; &#34;$net&#34;</em>" in page
+    assert "Net has 1 layer of 2 heads, 1,234 parameters. It was measured on 8 sequences." in page
+    assert "<b>" not in page
+    assert re.search(r"sharpness: 0\.750.* on average over 2 heads in 1 layer, above chance, as predicted", page)
+
+
+def test_measurements_over_a_training_have_the_general_page():
+    several = result(rows("scan_snap", 0.7, step=0), rows("scan_snap", 0.8, step=10))
+    assert not is_of_one_network(several)
+    assert "What stands out in this network" not in report.page(several)
+    assert "What stands out in this network" in report.page(result(rows("scan_snap", 0.7, step=5)))
+
+
+def test_the_figure_can_be_written_alone():
+    combined = report.aggregate(result(rows("scan_snap", 0.7, 0.8), rows("joma", 0.4)))
+    (layers, attention) = pictures(combined)
+    assert layers.draw() is not None
+    assert attention.draw() is None  # no maps are stored

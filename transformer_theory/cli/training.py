@@ -10,12 +10,13 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.display import clock
 from ..core.measurement import Measurement
-from ..report.format import clock, plain_percent
+from ..report.format import plain_percent
 from .terminal import NAME, console, progress_line
 
 if TYPE_CHECKING:
-    from ..training.monitor import Moment
+    from ..training.moment import Moment
 
 INTERRUPTED = 130
 WIDTH = 80  # largest width of the progress table, characters

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .fitting import State
 
@@ -155,3 +155,14 @@ def _memory() -> float:
         return float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return float("inf")
+
+
+def gradient_of(loss: Callable[[], Tensor], model: nn.Module, optimiser: torch.optim.Optimizer, backward: Callable[[Tensor], None]) -> None:
+    """Computes a loss and its gradient without taking a step; gradients, buffers and random states are reset."""
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]  # such as the running means of a BatchNorm
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        model.train()
+        backward(loss())
+    optimiser.zero_grad(set_to_none=True)
+    for buffer, before in buffers:
+        buffer.copy_(before)

@@ -36,10 +36,12 @@ def train_network(options: argparse.Namespace) -> int:
     from ..core.metric import Metric
     from ..core.result import Result
     from ..data.image_sets import images as read_images
+    from ..report.live import live_page
     from ..theories import choose, objectives
     from ..training.augment import Augmentation
     from ..training.checkpoint import stored_run
     from ..training.folder import BEST, LAST, clear
+    from ..training.loggers import KINDS
     from ..training.loop import train
     from ..training.objectives import CrossEntropy
     from ..training.processes import Hardware
@@ -77,6 +79,8 @@ def train_network(options: argparse.Namespace) -> int:
         nonlocal started
         started = True
         show(moment)
+        if draw is not None:
+            draw(moment)
 
     arguments: dict[str, Any] = {
         "objective": objective,
@@ -87,11 +91,12 @@ def train_network(options: argparse.Namespace) -> int:
         "weights": options.weights,
         "resume": resume,
         "extend": options.extend,
+        "loggers": [kind for kind in KINDS if getattr(options, kind)],
     }
     try:
         if options.seeds is not None:
-            return _train_seeds(images, settings, folder, options.seeds, arguments)
-        with progress_table(objective.score) as show:
+            return _train_seeds(images, settings, folder, options.seeds, options.workers, arguments)
+        with progress_table(objective.score) as show, live_page(folder) if _first_process() else contextlib.nullcontext() as draw:
             result = train(images, settings, folder, callback=callback, **arguments)
     except KeyboardInterrupt:
         stored = any((path / LAST).exists() for path in folders)
@@ -112,6 +117,13 @@ def train_network(options: argparse.Namespace) -> int:
     return 0
 
 
+def add_loggers(parser: argparse.ArgumentParser) -> None:
+    """Adds the options for logs."""
+    text = "log every interval for TensorBoard, into DIR/tensorboard; a resumed training continues its logs"
+    parser.add_argument("--tensorboard", action="store_true", help=text)
+    parser.add_argument("--csv", action="store_true", help="log every interval as a line of DIR/metrics.csv")
+
+
 def _check_combinations(options: argparse.Namespace) -> None:
     """Checks the options that depend on one another.
 
@@ -127,23 +139,28 @@ def _check_combinations(options: argparse.Namespace) -> None:
         raise ValueError("--extend needs the new length, got neither --epochs nor --minutes; add one")
     if options.seeds is not None and hasattr(options, "seed"):
         raise ValueError("--seeds trains on several seeds and --seed on one, got both; leave one out")
+    if options.workers is not None and options.seeds is None:
+        raise ValueError("--workers shares the seeds of --seeds, got no --seeds; add it, or leave out --workers")
     if options.seeds is not None and int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise ValueError("--seeds starts its own processes, got it under torchrun; leave out torchrun, or train one --seed at a time")
 
 
-def _train_seeds(images: Any, settings: Any, folder: Path, seeds: tuple[int, ...], arguments: dict[str, Any]) -> int:
+def _train_seeds(
+    images: Any, settings: Any, folder: Path, seeds: tuple[int, ...], workers: int | str | None, arguments: dict[str, Any]
+) -> int:
     """Trains on several seeds, and prints the mean of each quantity and the seeds that failed. Returns the exit code."""
     from .. import report
+    from ..core.parallel import progress_listener
     from ..core.result import Result
     from ..training.seeds import Outcome, seed_folder, train_seeds
 
-    with progress_line() as progress:
+    with progress_line() as progress, progress_listener(progress):
         progress(f"training on seeds {', '.join(map(str, seeds))}")
 
         def report_seed(outcome: Outcome) -> None:
             progress(f"seed {outcome.seed}: {outcome.failure or 'done'}")
 
-        result = train_seeds(images, settings, folder, seeds, progress=report_seed, **arguments)
+        result = train_seeds(images, settings, folder, seeds, workers=workers, progress=report_seed, **arguments)
         for seed in sorted({row.seed for row in result.table if row.seed is not None and row.value is not None}):
             progress(f"writing the report of seed {seed}")
             report.write(Result.load(seed_folder(folder, seed)), seed_folder(folder, seed))

@@ -2,7 +2,8 @@
 
 Each interval is one record: the mean of each quantity over layers and heads, the median of its null, losses, learning rate and speed. The
 table of measurements remains the only source. A record is written before the checkpoint of its interval, so a log never lacks one. When a
-training is resumed, the CSV file is written anew from the table, and TensorBoard drops what lies after the checkpoint (``purge_step``). So a log holds each step once.
+training is resumed, the CSV file is written anew from the table, and TensorBoard drops what lies after the checkpoint (``purge_step``). So
+a log holds each step once.
 """
 
 import contextlib

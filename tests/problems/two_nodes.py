@@ -1,0 +1,59 @@
+"""One node of a training on two: ``python -m tests.problems.two_nodes FOLDER PORT`` starts both, as two launches of torchrun would.
+
+The options are parsed by torchrun itself; only the processes are forks of this one, since the imports take longer than the training.
+"""
+
+import contextlib
+import importlib
+import io
+import os
+import sys
+from pathlib import Path
+
+import torch
+from torch.distributed.launcher.api import elastic_launch
+
+from transformer_theory.cli import main
+
+COMMAND = ["train", "crate", "--data", "digits", "--device", "cpu", "--precision", "float32", "--dim", "8", "--depth", "1", "--heads", "2"]
+COMMAND += ["--patch-size", "4", "--validation-share", "0.5", "--epochs", "2", "--theories", "none", "--csv", "--tensorboard"]
+
+
+def options(rank: int, port: int) -> list[str]:
+    """The options of torchrun on one node."""
+    return ["--nnodes=2", f"--node-rank={rank}", "--nproc-per-node=1", "--master-addr=127.0.0.1", f"--master-port={port}"]
+
+
+def process(folder: str, *more: str) -> int:
+    """The process of one node: the command, and another one that the nodes must refuse, since their seeds or folders differ."""
+    torch.set_num_threads(1)
+    rank = os.environ["RANK"]
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        codes = [
+            main([*COMMAND, "--out", f"{folder}/run"]),
+            main([*COMMAND, "--seed", rank, "--out", f"{folder}/seeds"]),
+            main([*COMMAND, "--out", f"{folder}/local-{rank}"]),
+        ]
+    Path(folder, f"output-{rank}").write_text(f"{codes}\n{out.getvalue()}")
+    return 0
+
+
+def node(folder: str, rank: int, port: int) -> None:
+    from torch.distributed import run
+
+    config, _, _ = run.config_from_args(run.parse_args([*options(rank, port), "unused.py"]))
+    config.start_method = "fork"
+    elastic_launch(config, process)(folder)
+
+
+if __name__ == "__main__":
+    sys.modules["torchmetrics"] = None  # pyright: ignore[reportArgumentType]  # Fabric asks for its version only; its import takes seconds
+    for name in ("lightning_fabric", "transformer_theory.training", "transformer_theory.report", "transformer_theory.theories"):
+        importlib.import_module(name)
+    other = os.fork()
+    node(sys.argv[1], 0 if other else 1, int(sys.argv[2]))
+    if other:
+        _, status = os.waitpid(other, 0)
+        sys.exit(os.waitstatus_to_exitcode(status))
+    os._exit(0)

@@ -9,10 +9,12 @@ import io
 import os
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from torch.distributed.launcher.api import elastic_launch
 
+from transformer_theory import report
 from transformer_theory.cli import main
 
 COMMAND = ["train", "crate", "--data", "digits", "--device", "cpu", "--precision", "float32", "--dim", "8", "--depth", "1", "--heads", "2"]
@@ -29,7 +31,11 @@ def process(folder: str, *more: str) -> int:
     torch.set_num_threads(1)
     rank = os.environ["RANK"]
     out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+    without_pages = (
+        patch.object(report, "write", lambda result, folder: folder),
+        patch("transformer_theory.report.live.live", lambda *a, **b: ""),
+    )
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), without_pages[0], without_pages[1]:
         codes = [
             main([*COMMAND, "--out", f"{folder}/run"]),
             main([*COMMAND, "--seed", rank, "--out", f"{folder}/seeds"]),

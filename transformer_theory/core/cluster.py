@@ -116,10 +116,11 @@ class Cluster:
 
     def _result(self, future: Any) -> Any:
         from distributed import CancelledError, KilledWorker
+        from distributed.comm import CommClosedError
 
         try:
             return future.result()
-        except CancelledError as error:
+        except (CancelledError, CommClosedError) as error:  # lost before or while the result is fetched
             raise ConnectionError(f"the dask scheduler at {self.address} no longer answers; start it again with its workers") from error
         except KilledWorker as error:
             text = "a call has lost several workers one after another; look at their logs, they may have run out of memory"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.problems.two_nodes import COMMAND, options
+from tests.problems.two_nodes import COMMAND
 from transformer_theory.cli import main
 from transformer_theory.core.result import Result
 
@@ -78,11 +78,3 @@ def test_nodes_that_differ_are_refused(both):
         assert "all processes must train the same, got settings seed 0 in process 0" in text
     assert "must lie on a file system that all processes share, process 1" in output(both, 0)[1]
     assert not (both / "seeds").exists()
-
-
-def test_the_documented_commands_are_these():
-    text = (REPOSITORY / "docs" / "distributed.md").read_text(encoding="utf-8")
-    for option in options(0, 29500):
-        name, _, value = option.partition("=")
-        assert name in text, name
-        assert value in ("0", "1", "127.0.0.1", "29500", "2")

@@ -116,7 +116,7 @@ class Cluster:
 
     def _result(self, future: Any) -> Any:
         from distributed import CancelledError, KilledWorker
-        from distributed.comm import CommClosedError
+        from distributed.comm.core import CommClosedError
 
         try:
             return future.result()

@@ -10,7 +10,7 @@ from transformer_theory.core.plotting import axes
 from transformer_theory.core.result import Result
 from transformer_theory.report import page, write
 from transformer_theory.report.curves import Curves, Series, curves
-from transformer_theory.report.network_figures import _steps
+from transformer_theory.report.network_figures import _steps, timeline
 from transformer_theory.report.training import training_summary
 from transformer_theory.report.training_figures import MAX_POINTS, panels, theory
 
@@ -107,6 +107,29 @@ def test_a_network_that_no_theory_measures_says_so_once_and_has_no_empty_parts()
     assert words(made).count("the network has no attention maps") == 1
     for name in ("own", "layers", "timeline"):
         assert f'id="{name}"' not in made
+
+
+def test_samples_and_attention_maps_are_on_the_page():
+    result = trained(layers=0, theories=False)
+    images = np.arange(3 * 64, dtype=np.uint8).reshape(3, 1, 8, 8)
+    columns = {"images": images, "labels": [0, 1, 1], "answers": [0, 0, 1], "confidences": [0.5, 0.75, 0.9]}
+    columns |= {"rules": ["right", "wrong", "right"], "names": ["<cat>", "dog"]}
+    arrays = {f"samples/{name}": np.array(column) for name, column in columns.items()}
+    maps = np.full((2, 1, 1, 2, 16, 16), 1 / 16)
+    arrays |= {"network/crate/attention": maps, "network/crate/steps": np.array([0, 40]), "network/images": images[:2] / 255}
+    made = page_of(Result("train", result.settings, result.table, arrays))
+    text = words(made).replace("\u00a0", " ")
+    assert "Right Of 540 test images in random order" in text
+    assert "✗ <cat> 75.00 % label: dog" in text
+    assert "Where the network looks" in text
+    assert made.count("data:image/png;base64") >= 3
+    well_formed(made)
+
+
+def test_many_quantities_of_one_network_have_two_columns():
+    steps = np.arange(4)
+    few, many = ([Series("crate", f"q{number}", "crate", steps, np.arange(4.0)) for number in range(count)] for count in (6, 9))
+    assert [len({round(ax.get_position().x0, 2) for ax in timeline(group).axes if ax.get_visible()}) for group in (few, many)] == [1, 2]
 
 
 def test_curves_are_means_over_heads():

@@ -36,9 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return options.command(options)
     except SystemExit as exit_request:  # --help and --version
         return int(exit_request.code or 0)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         warnings.filterwarnings("ignore", module="joblib")  # joblib warns about the workers that were aborted
-        return _interrupted(argv)
+        return _print_line(f"interrupted; {error}", INTERRUPTED) if str(error) else _interrupted(argv)
     except BrokenPipeError:  # the process that reads stdout has ended, as in `transformer-theory list | head -1`
         # Python flushes stdout on exit, which would raise the error again: redirect stdout to nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -3,9 +3,16 @@
 import argparse
 import contextlib
 import json
+import os
 import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .terminal import console, progress_line
+
+if TYPE_CHECKING:
+    from ..core.claims import Claim, Outcome
 
 FORMAT = 2  # version of the JSON document
 
@@ -13,8 +20,11 @@ FORMAT = 2  # version of the JSON document
 def verify_claims(options: argparse.Namespace) -> int:
     """Verifies claims with their controls, prints a table or a JSON document, and stores the result if ``--out`` is given.
 
+    With ``--out`` each finished seed is stored beside the folder (:class:`Unfinished`) until the result is complete, so that an interrupted
+    run goes on where it stopped if the command is repeated.
+
     Returns:
-        The exit code: 1 if a claim is violated or a control does not fail, otherwise 0.
+        The exit code: 1 if a claim is violated or a control does not fail, otherwise 0; 130 if seeds were stored before an interruption.
     Raises:
         ValueError: a claim or theory is unknown, no claim is selected, or ``--overwrite`` is given without ``--out``.
         OSError: the folder exists or cannot be written, or the dask scheduler does not answer.
@@ -37,11 +47,13 @@ def verify_claims(options: argparse.Namespace) -> int:
     started, seeds = time.perf_counter(), options.seeds
     per_claim = "1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
     with contextlib.ExitStack() as stack:
+        unfinished = stack.enter_context(Unfinished.of(options.out))
         folder = stack.enter_context(atomic_directory(options.out, overwrite=options.overwrite)) if options.out else None
         progress = stack.enter_context(progress_line())
         active = stack.enter_context(parallel.workers(options.workers))
         stack.enter_context(parallel.one_thread())
-        outcomes = verify_claims(selection, seeds)  # an iterator of verifications, in the order of the selection
+        # An iterator of verifications, in the order of the selection.
+        outcomes = verify_claims(selection, seeds, done=unfinished.done, finished=unfinished.add)
         verified = []
         for number, claim in enumerate(selection, 1):
             progress(f"{claim.id} ({number} of {len(selection)}): {per_claim} with its control")
@@ -64,6 +76,69 @@ def verify_claims(options: argparse.Namespace) -> int:
         if options.out is not None:
             print(f"result: {options.out}")
     return int(not all(verification.passed for verification in verified))
+
+
+class Unfinished:
+    """The finished seeds of an unfinished ledger, in the file DIR.unfinished beside the folder DIR of the result.
+
+    The file belongs to the sources that wrote it: seeds of other sources are dropped, since a check may have changed.
+
+    Attributes:
+        done: outcomes by claim and seed.
+
+    Raises:
+        ValueError: the file has another content.
+    """
+
+    def __init__(self, path: Path):
+        from ..core.claims import Evidence
+        from ..core.cluster import versions
+        from ..core.journal import Journal
+
+        self.journal = Journal(path, versions())
+        try:
+            head, lines = self.journal.read()
+            self.done = {(name, seed): (Evidence.from_json(check), Evidence.from_json(control)) for name, seed, check, control in lines}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} must hold the finished seeds of verify, got another file ({error}); move it away") from error
+        if head != self.journal.head:
+            path.unlink()
+            self.done = {}
+
+    def add(self, claim: "Claim", seed: int, outcome: "Outcome") -> None:
+        """Stores an outcome."""
+        self.done[claim.id, seed] = outcome
+        self.journal.append([claim.id, seed, *(evidence.to_json() for evidence in outcome)])
+
+    @classmethod
+    @contextlib.contextmanager
+    def of(cls, out: Path | None) -> "Iterator[Unfinished | _Nothing]":
+        """Yields the seeds of a result; the file is removed if the block ends without an error."""
+        if out is None:
+            yield _Nothing()
+            return
+        out = Path(os.path.abspath(out))
+        unfinished = cls(out.with_name(f"{out.name}.unfinished"))
+        path = unfinished.journal.path
+        try:
+            yield unfinished
+        except (KeyboardInterrupt, ConnectionError) as error:
+            if not path.exists():
+                raise
+            text = f"{len(unfinished.done)} finished seeds are stored in {path}, the same command goes on from them"
+            if isinstance(error, KeyboardInterrupt):
+                raise KeyboardInterrupt(text) from error
+            raise ConnectionError(f"{error}; {text}") from error
+        path.unlink(missing_ok=True)
+
+
+class _Nothing:
+    """Stores nothing: without ``--out`` there is no place for it."""
+
+    done: "Mapping[tuple[str, int], Outcome]" = {}  # noqa: RUF012 - never changed
+
+    def add(self, claim: "Claim", seed: int, outcome: "Outcome") -> None:
+        pass
 
 
 def cite_sources(options: argparse.Namespace) -> int:

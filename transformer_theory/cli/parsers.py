@@ -246,6 +246,8 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     subparser.add_argument("--weights", type=_path, metavar="FILE|RUN", help=text)
     text = "train on several seeds in parallel, a number or a list, each in a folder DIR/seed-N, and print their mean"
     subparser.add_argument("--seeds", type=_seeds, metavar="N|A,B", help=text)
+    add_workers(subparser, "number of processes that train the seeds of --seeds", None)
+    training.add_loggers(subparser)
     if argv[:1] == ["train"]:
         _training_options(subparser, argv[1:])
 

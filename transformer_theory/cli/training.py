@@ -10,12 +10,13 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.display import clock
 from ..core.measurement import Measurement
-from ..report.format import clock, plain_percent
+from ..report.format import plain_percent
 from .terminal import NAME, console, progress_line
 
 if TYPE_CHECKING:
-    from ..training.monitor import Moment
+    from ..training.moment import Moment
 
 INTERRUPTED = 130
 WIDTH = 80  # largest width of the progress table, characters
@@ -36,10 +37,12 @@ def train_network(options: argparse.Namespace) -> int:
     from ..core.result import Result
     from ..data.image_sets import images as read_images
     from ..models.stored import BEST
+    from ..report.live import live_page
     from ..theories import choose, objectives
     from ..training.augment import Augmentation
     from ..training.checkpoint import stored_run
     from ..training.folder import LAST, clear
+    from ..training.loggers import KINDS
     from ..training.loop import train
     from ..training.objectives import CrossEntropy
     from ..training.processes import Hardware
@@ -80,6 +83,8 @@ def train_network(options: argparse.Namespace) -> int:
         nonlocal started
         started = True
         show(moment)
+        if draw is not None:
+            draw(moment)
 
     arguments: dict[str, Any] = {
         "objective": objective,
@@ -90,11 +95,12 @@ def train_network(options: argparse.Namespace) -> int:
         "weights": options.weights,
         "resume": resume,
         "extend": options.extend,
+        "loggers": [kind for kind in KINDS if getattr(options, kind)],
     }
     try:
         if options.seeds is not None:
-            return _train_seeds(images, settings, folder, options.seeds, arguments)
-        with progress_table(objective.score) as show:
+            return _train_seeds(images, settings, folder, options.seeds, options.workers, arguments)
+        with progress_table(objective.score) as show, live_page(folder) if _first_process() else contextlib.nullcontext() as draw:
             result = train(images, settings, folder, callback=callback, **arguments)
     except KeyboardInterrupt:
         stored = any((path / LAST).exists() for path in folders)
@@ -115,6 +121,13 @@ def train_network(options: argparse.Namespace) -> int:
     return 0
 
 
+def add_loggers(parser: argparse.ArgumentParser) -> None:
+    """Adds the options for logs."""
+    text = "log every interval for TensorBoard, into DIR/tensorboard; a resumed training continues its logs"
+    parser.add_argument("--tensorboard", action="store_true", help=text)
+    parser.add_argument("--csv", action="store_true", help="log every interval as a line of DIR/metrics.csv")
+
+
 def _check_combinations(options: argparse.Namespace) -> None:
     """Checks the options that depend on one another.
 
@@ -130,23 +143,28 @@ def _check_combinations(options: argparse.Namespace) -> None:
         raise ValueError("--extend needs the new length, got neither --epochs nor --minutes; add one")
     if options.seeds is not None and hasattr(options, "seed"):
         raise ValueError("--seeds trains on several seeds and --seed on one, got both; leave one out")
+    if options.workers is not None and options.seeds is None:
+        raise ValueError("--workers shares the seeds of --seeds, got no --seeds; add it, or leave out --workers")
     if options.seeds is not None and int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise ValueError("--seeds starts its own processes, got it under torchrun; leave out torchrun, or train one --seed at a time")
 
 
-def _train_seeds(images: Any, settings: Any, folder: Path, seeds: tuple[int, ...], arguments: dict[str, Any]) -> int:
+def _train_seeds(
+    images: Any, settings: Any, folder: Path, seeds: tuple[int, ...], workers: int | str | None, arguments: dict[str, Any]
+) -> int:
     """Trains on several seeds, and prints the mean of each quantity and the seeds that failed. Returns the exit code."""
     from .. import report
+    from ..core.parallel import progress_listener
     from ..core.result import Result
     from ..training.seeds import Outcome, seed_folder, train_seeds
 
-    with progress_line() as progress:
+    with progress_line() as progress, progress_listener(progress):
         progress(f"training on seeds {', '.join(map(str, seeds))}")
 
         def report_seed(outcome: Outcome) -> None:
             progress(f"seed {outcome.seed}: {outcome.failure or 'done'}")
 
-        result = train_seeds(images, settings, folder, seeds, progress=report_seed, **arguments)
+        result = train_seeds(images, settings, folder, seeds, workers=workers, progress=report_seed, **arguments)
         for seed in sorted({row.seed for row in result.table if row.seed is not None and row.value is not None}):
             progress(f"writing the report of seed {seed}")
             report.write(Result.load(seed_folder(folder, seed)), seed_folder(folder, seed))

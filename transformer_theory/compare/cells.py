@@ -1,12 +1,10 @@
 """The cells (theory, rung, seed) of a reach, and the file in which they are stored as soon as they are measured."""
 
-import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .. import __version__
-from ..core.files import replacing
+from ..core.journal import Journal
 from ..core.ladder import Rung
 from ..core.measurement import Measurement
 from ..core.theory import Theory
@@ -39,19 +37,13 @@ class Store:
         if folder.exists() and not self.path.exists() and any(folder.iterdir()):
             raise ValueError(f"{folder} holds other files, not a reach; choose another --out")
         folder.mkdir(parents=True, exist_ok=True)
+        self.journal = Journal(self.path, {"format": FORMAT, "version": __version__})
 
     def read(self) -> dict[Key, list[Measurement]]:
-        """Returns the stored cells; a new file gets its head."""
-        if not self.path.exists() or not self.path.stat().st_size:
-            self.path.write_text(json.dumps({"format": FORMAT, "version": __version__}) + "\n", encoding="utf-8")
-            return {}
-        content = self.path.read_text(encoding="utf-8")
-        whole = content[: content.rfind("\n") + 1]
-        if whole != content:
-            with replacing(self.path) as draft:
-                draft.write_text(whole, encoding="utf-8")
+        """Returns the stored cells."""
+        self.path.touch()  # marks the folder as that of a reach
         try:
-            head, *lines = (json.loads(line) for line in whole.splitlines())
+            head, lines = self.journal.read()
             stored = head["format"], head["version"]
             cells = {tuple(line["cell"]): [Measurement.from_json(row) for row in line["rows"]] for line in lines}
             data = dict(item for line in lines for item in line["data"].items())
@@ -69,8 +61,4 @@ class Store:
         """Adds a cell."""
         needs = cell[1].needs
         data = {needs: self.names[needs]} if needs else {}
-        line = json.dumps({"cell": key_of(cell), "data": data, "rows": [row.to_json() for row in rows]}) + "\n"
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+        self.journal.append({"cell": key_of(cell), "data": data, "rows": [row.to_json() for row in rows]})

@@ -107,6 +107,7 @@ def reach(
     Raises:
         ValueError: a theory, rung or column is unknown, the data or models cannot be used, there is no seed, or the folder holds cells of
             another version or of other data.
+        ConnectionError: the dask scheduler does not answer, or no longer; the folder keeps the cells that are done.
     """
     started = time.perf_counter()
     until = [until] if isinstance(until, str) else list(until)
@@ -128,13 +129,17 @@ def reach(
         parallel.progress(f"{len(cells)} cells (theory, rung, seed), {count} of them stored")
         # Only jobs that need data receive them: they are large, and are sent to other processes.
         arguments = ({"cells": job, "inputs": inputs if any(rung.needs for _, rung, _ in job) else Inputs()} for job in jobs)
-        for index, measured in parallel.as_completed(_measure, arguments):
-            for cell, rows in zip(jobs[index], measured):
-                done[key_of(cell)] = rows
-                count += 1
-                if store is not None:
-                    store.append(cell, rows)
-                parallel.progress(f"{cell[0].name}: {cell[1].name}, seed {cell[2]} ({count} of {len(cells)})")
+        try:
+            for index, measured in parallel.as_completed(_measure, arguments):
+                for cell, rows in zip(jobs[index], measured):
+                    done[key_of(cell)] = rows
+                    count += 1
+                    if store is not None:
+                        store.append(cell, rows)
+                    parallel.progress(f"{cell[0].name}: {cell[1].name}, seed {cell[2]} ({count} of {len(cells)})")
+        except ConnectionError as error:
+            kept = f"{count} of {len(cells)} cells are stored in {folder}, the same command goes on from them"
+            raise ConnectionError(f"{error}; {kept if store is not None else 'without a folder nothing is kept'}") from error
         for number, (theory, rungs) in enumerate(chosen if stored else ()):
             extra = _stored_rungs(theory, stored, inputs)
             chosen[number] = theory, (*rungs, *extra)

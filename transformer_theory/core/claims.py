@@ -9,7 +9,6 @@ power is worthless: each claim has a control, the same check with one assumption
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import islice
 from statistics import median
 from typing import Any, Literal
 
@@ -72,6 +71,11 @@ class Evidence:
         """Verdict on this instance: "consistent", "violated", "inconclusive" or "not covered"."""
         return judge(self.value, self.op, self.threshold, covered=self.covered, converged=self.converged)
 
+    def to_json(self) -> dict[str, Any]:
+        """Returns all fields as JSON values; None stands for numbers that are not finite."""
+        stored = asdict(self) | {"value": _finite(self.value), "threshold": _finite(self.threshold)}
+        return stored | {"detail": {name: _finite(float(number)) for name, number in self.detail.items()}}
+
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "Evidence":
         """Creates evidence from JSON values, in which None represents NaN."""
@@ -81,6 +85,7 @@ class Evidence:
 
 
 Check = Callable[[torch.Generator], Evidence]
+Outcome = tuple[Evidence, Evidence]  # of the check and of its control on one seed
 
 
 @dataclass(frozen=True)
@@ -134,7 +139,7 @@ class Claim:
         """Name of the theory."""
         return self.id.partition("/")[0]
 
-    def run(self, seed: int) -> tuple[Evidence, Evidence]:
+    def run(self, seed: int) -> Outcome:
         """Runs check and control on one seed, each with a new generator. Evidence is inconclusive if a solver does not converge."""
         return _run(self.check, seed), _run(self.control, seed)
 
@@ -187,7 +192,7 @@ class Verification:
     controls: tuple[Evidence, ...]
 
     @classmethod
-    def of(cls, claim: Claim, seeds: Iterable[int], outcomes: Iterable[tuple[Evidence, Evidence]]) -> "Verification":
+    def of(cls, claim: Claim, seeds: Iterable[int], outcomes: Iterable[Outcome]) -> "Verification":
         """Creates the verification from the results of :meth:`Claim.run`, one per seed and in the order of ``seeds``."""
         evidence, controls = zip(*outcomes)
         fields = {name: getattr(claim, name) for name in _CLAIM_FIELDS}
@@ -308,7 +313,7 @@ class Verification:
             "control": {"verdict": self.control, "value": _finite(control.value)},
         }
         seeds = [
-            {"seed": seed, "evidence": _evidence_json(evidence), "control": _evidence_json(control)}
+            {"seed": seed, "evidence": evidence.to_json(), "control": control.to_json()}
             for seed, evidence, control in zip(self.seeds, self.evidence, self.controls)
         ]
         return {**stored, **derived, "seeds": seeds}
@@ -358,30 +363,38 @@ def _finite(number: float) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _evidence_json(evidence: Evidence) -> dict[str, Any]:
-    stored = asdict(evidence) | {"value": _finite(evidence.value), "threshold": _finite(evidence.threshold)}
-    return stored | {"detail": {name: _finite(float(number)) for name, number in evidence.detail.items()}}
+def verify_claims(
+    claims: Sequence[Claim],
+    seeds: Iterable[int] = range(5),
+    *,
+    done: Mapping[tuple[str, int], Outcome] | None = None,
+    finished: Callable[[Claim, int, Outcome], None] = lambda claim, seed, outcome: None,
+) -> Iterator[Verification]:
+    """Verifies each claim on every seed, on the active workers (:func:`~.parallel.workers`), which share even a single claim.
 
-
-def verify_claims(claims: Sequence[Claim], seeds: Iterable[int] = range(5)) -> Iterator[Verification]:
-    """Verifies each claim on every seed, on the active workers (:func:`~.parallel.workers`).
-
+    Args:
+        claims, seeds: what to verify.
+        done: outcomes of an earlier run by claim and seed, which are not computed again.
+        finished: called with each new outcome as soon as it is there, in any order.
     Yields:
         The verifications, in the order of the claims.
     Raises:
         ValueError: ``claims`` or ``seeds`` is empty.
     """
-    seeds = tuple(seeds)
+    seeds, known = tuple(seeds), {} if done is None else dict(done)
     if not claims or not seeds:
         raise ValueError(f"at least one claim and one seed are needed, got {len(claims)} claims and {len(seeds)} seeds; add one")
-    from .parallel import stream
+    from .parallel import as_completed
 
-    # One job per claim and seed, so that the workers share even a single claim. The outcomes arrive in the order of the jobs, so each
-    # claim takes the next len(seeds) of them.
-    outcomes = stream(_run_one, ({"claim": claim, "seed": seed} for claim in claims for seed in seeds))
-    return (Verification.of(claim, seeds, islice(outcomes, len(seeds))) for claim in claims)
+    jobs = [(claim, seed) for claim in claims for seed in seeds if (claim.id, seed) not in known]
+    outcomes = as_completed(Claim.run, ({"self": claim, "seed": seed} for claim, seed in jobs))
 
+    def verification(claim: Claim) -> Verification:
+        while any((claim.id, seed) not in known for seed in seeds):
+            number, outcome = next(outcomes)
+            other, seed = jobs[number]
+            known[other.id, seed] = outcome
+            finished(other, seed, outcome)
+        return Verification.of(claim, seeds, (known[claim.id, seed] for seed in seeds))
 
-def _run_one(*, claim: Claim, seed: int) -> tuple[Evidence, Evidence]:
-    """Runs one job of :func:`verify_claims`. Workers import it by name, so it is a function of the module."""
-    return claim.run(seed)
+    return (verification(claim) for claim in claims)

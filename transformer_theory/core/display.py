@@ -134,3 +134,10 @@ def _short(value: Any) -> str:
     """Returns a setting as text, cut at 60 characters."""
     text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
     return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def clock(seconds: float) -> str:
+    """Formats a duration for a narrow column: ``"1:02:03"``, or ``"2:03"`` below an hour."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -8,7 +8,6 @@ busy machine, so public solvers are :func:`single_threaded`.
 import contextlib
 import functools
 import os
-import re
 import tempfile
 import threading
 import time
@@ -20,11 +19,11 @@ from typing import IO, Any, ParamSpec, TypeVar
 
 import torch
 
+from .cluster import Cluster, connected
+
 P = ParamSpec("P")
 T = TypeVar("T")
-SCHEMES = ("tcp", "tls", "ws", "wss", "ucx")  # URL schemes of dask schedulers
 PROGRESS_INTERVAL = 0.5  # seconds between two looks at the lines of progress of the workers
-TIMEOUT = 5.0  # seconds to wait for a dask scheduler, and then for its first worker
 
 # Whether one_thread is active.
 _limited: ContextVar[bool] = ContextVar("limited", default=False)
@@ -72,10 +71,12 @@ class Workers:
 
     Attributes:
         count: number of processes.
+        cluster: the dask cluster to which they belong; None for processes of this machine.
         used: whether a sweep used them.
     """
 
     count: int
+    cluster: Cluster | None = None
     used: bool = False
 
 
@@ -94,6 +95,10 @@ def stream(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> It
 
 def as_completed(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> Iterator[tuple[int, T]]:
     """Yields the number and the result of each call as soon as it is done; otherwise as :func:`stream`."""
+    active = _active.get()
+    if active and active.cluster:
+        active.used = True
+        return active.cluster.calls(function, list(settings), ordered=False, listener=_listener.get())
     numbered = ({"number": number, "function": function, "setting": setting} for number, setting in enumerate(settings))
     return _submit(_numbered, numbered, "generator_unordered")
 
@@ -103,12 +108,15 @@ def _numbered(*, number: int, function: Callable[..., T], setting: dict[str, Any
 
 
 def _submit(function: Callable[..., T], settings: Iterable[dict[str, Any]], return_as: str) -> Iterator[T]:
-    """Submits the calls to the active joblib context and returns an iterator over their results."""
+    """Submits the calls to the active cluster or joblib context and returns an iterator over their results."""
     from joblib import Parallel, delayed
 
     active = _active.get()
     if active:
         active.used = True
+    if active and active.cluster:
+        found = active.cluster.calls(function, list(settings), ordered=True, listener=_listener.get())
+        return (result for _, result in found)
     # Workers append their lines of progress to a file of this machine, which a thread of this process reads.
     lines = tempfile.NamedTemporaryFile("r", prefix="progress-") if active and active.count > 1 else None  # noqa: SIM115 - closed below
     path = lines.name if lines else None
@@ -178,6 +186,11 @@ def progress(text: str) -> None:
     _listener.get()(text)
 
 
+def listener() -> Callable[[str], None]:
+    """Returns the active listener of :func:`progress`, for code that runs in another context."""
+    return _listener.get()
+
+
 @contextlib.contextmanager
 def progress_listener(listener: Callable[[str], None]) -> Iterator[None]:
     """Calls ``listener`` with each line of :func:`progress` inside the block."""
@@ -193,24 +206,23 @@ def workers(number: int | str | None) -> Iterator[Workers]:
     """Makes :func:`stream` and :func:`sweep` use these workers inside the block.
 
     Args:
-        number: number of processes on this machine, or address of a dask scheduler ("tcp://host:8786"); None keeps the active joblib
-            context. The workers of a scheduler need this package and one thread each (``dask worker --nthreads 1``).
+        number: number of processes on this machine, or address of a dask scheduler ("tcp://host:8786", see :mod:`.cluster`); None keeps
+            the active joblib context.
     Raises:
-        ValueError: the number is less than 1, the address has another form, or dask is not installed.
+        ValueError: the number is less than 1, the address has another form, dask is not installed, or a worker runs another version.
         ConnectionError: no scheduler answers at the address, or it has no workers.
     """
     from joblib import effective_n_jobs, parallel_config
 
     with contextlib.ExitStack() as stack:
-        if isinstance(number, str):
-            stack.enter_context(parallel_config(backend="dask", n_jobs=-1, client=stack.enter_context(_cluster(number))))
-        elif number is not None:
+        cluster = stack.enter_context(connected(number)) if isinstance(number, str) else None
+        if isinstance(number, int):
             if number < 1:
                 raise ValueError(f"workers must be a number of at least 1, or the address of a dask scheduler, got {number}")
             stack.enter_context(parallel_config(backend="loky", n_jobs=number, inner_max_num_threads=1))
             if number > 1:
                 stack.enter_context(_killed_if_interrupted())
-        active = Workers(effective_n_jobs(None))  # pyright: ignore[reportArgumentType]
+        active = Workers(cluster.count if cluster else effective_n_jobs(None), cluster)  # pyright: ignore[reportArgumentType]
         stack.callback(_active.reset, _active.set(active))
         yield active
 
@@ -225,27 +237,6 @@ def _killed_if_interrupted() -> Iterator[None]:
 
         get_reusable_executor().shutdown(wait=False, kill_workers=True)
         raise
-
-
-def _cluster(address: str) -> Any:
-    """Returns a client of the scheduler, which is a context manager: leaving its context closes the connection."""
-    # An address has the form scheme://host:port.
-    if not re.fullmatch(r"\w+://[^\s/]+:\d+", address) or address.partition("://")[0] not in SCHEMES:
-        raise ValueError(f"workers must be a number or an address such as tcp://host:8786, got {address!r}")
-    try:
-        from distributed import Client
-    except ImportError as error:
-        raise ValueError(f"workers={address!r} needs dask: pip install 'transformer-theory[dask]', or pass a number") from error
-    try:
-        client = Client(address, timeout=TIMEOUT, set_as_default=False)
-    except OSError as error:
-        raise ConnectionError(f"no dask scheduler answers at {address} within {TIMEOUT:g} s; start one with `dask scheduler`") from error
-    try:
-        client.wait_for_workers(1, timeout=TIMEOUT)
-    except TimeoutError as error:
-        client.close()
-        raise ConnectionError(f"the dask scheduler at {address} has no workers; start some with `dask worker {address}`") from error
-    return client
 
 
 def memory() -> float:

@@ -79,7 +79,7 @@ class Result:
 
         Args:
             folder: existing folder.
-            growing: whether the run will append rows to ``table.jsonl``, which then gets no checksum.
+            growing: whether the run will append rows to ``table.jsonl`` and replace ``arrays.npz``, which then get no checksums.
         """
         head = {
             "format": FORMAT,
@@ -95,7 +95,7 @@ class Result:
             draft.write_text("".join(json_line(row) for row in self.table), encoding="utf-8")
         with files.replacing(folder / "verifications.json") as draft:
             draft.write_text(json.dumps([verification.to_json() for verification in self.verifications], indent=1) + "\n", encoding="utf-8")
-        names = [name for name in FILES[1:] if not (growing and name == "table.jsonl")]
+        names = [name for name in FILES[1:] if not (growing and name in ("table.jsonl", "arrays.npz"))]
         # Written last, since it holds the checksums of the other files.
         with files.replacing(folder / "result.json") as draft:
             draft.write_text(json.dumps(files.sealed(head, folder, names), indent=2) + "\n", encoding="utf-8")

@@ -107,13 +107,6 @@ def duration(seconds: float) -> str:
     return f"{hours}\u00a0h {left}\u00a0min" if hours else f"{minutes}\u00a0min {rest}\u00a0s"
 
 
-def clock(seconds: float) -> str:
-    """Formats a duration for a narrow column: ``"1:02:03"``, or ``"2:03"`` below an hour."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
 def prediction(row: Measurement) -> str:
     """Formats the prediction and the threshold: ``"→ 1 (threshold: ≥ 0.990)"``, or ``"≥ 0"`` if the two are the same number.
 

@@ -1,5 +1,6 @@
 """Figures of networks: the timeline, learning curves, attention over the input images, features in a plane."""
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _TINTS = ("#4477AA", "#AA3377", "#C78A1B", "#117733", "#56B4E9", "#661100")  # used if a network has no fixed colour
-MAX_HEIGHT = 6.5  # inches of the timeline, so that it fits on a page together with its caption
+MAX_ROWS = 6  # largest number of quantities of one network below one another
+HEADING = 64  # characters of a line of a heading above one of two columns
+MAX_HEIGHT = 7.5  # inches of the timeline, so that it fits on a page together with its caption
 SMALL = 6.5  # points; the smallest type in the timeline
 _TICKS = (0, 0.01, 0.05, 0.15, 0.3, 0.5, 0.75, 1)  # shares of the last step
 _FEW_TICKS = (0, 0.05, 0.3, 0.6, 1)  # shares of the last step, for narrow panels
@@ -36,10 +39,17 @@ def timeline(group: Sequence[Series]) -> "Figure | None":
     rows = list(dict.fromkeys((s.theory, s.label) for s in sorted(group, key=lambda s: s.theory != NETWORK)))
     if not models:
         return None
-    figure, panels = axes(len(rows), len(models), 7.2, min(MAX_HEIGHT, 0.75 + 1.02 * len(rows)))
-    grid = panels.reshape(len(rows), len(models))
+    # Many quantities of one network would be too flat below one another: they get two columns, and headings of two lines.
+    two = len(models) == 1 and len(rows) > MAX_ROWS
+    height = -(-len(rows) // 2) if two else len(rows)  # -(-a // b) rounds up
+    figure, panels = axes(height, 2 if two else len(models), 7.2, min(MAX_HEIGHT, 0.75 + (1.15 if two else 1.02) * height))
+    grid = panels.reshape(height, -1)
+    places = [grid[i % height, i // height :][:1] for i in range(len(rows))] if two else list(grid)
+    lowest = [*places[height - 1], *places[-1]]
+    for ax in grid.T.ravel()[len(rows) :] if two else ():
+        ax.set_visible(False)
     square_root = False
-    for row, quantity in zip(grid, rows):
+    for row, quantity in zip(places, rows):
         of_row = [s for s in group if (s.theory, s.label) == quantity]
         low, high = _limits(of_row)
         for ax, model in zip(row, models):
@@ -52,15 +62,18 @@ def timeline(group: Sequence[Series]) -> "Figure | None":
             square_root |= _steps([s for s in group if s.model == model], ax, _FEW_TICKS if len(models) > 1 else _TICKS)
             ax.locator_params(axis="y", nbins=3)
             ax.set_ylim(*((high, low) if of_row[0].side == "<=" else (low, high)))
-            ax.tick_params(labelbottom=ax in grid[-1])
+            ax.tick_params(labelbottom=ax in lowest)
             if of_row[0].unit == "share":
                 per_cent(ax)
-        row[0].set_title(" ", fontsize=7, pad=3)  # reserves the height of the heading, which may extend over the next panels
-        heading = row[0].annotate(_heading(of_row[0]), (0, 1), (0, 3), xycoords="axes fraction", textcoords="offset points", fontsize=7)
+        row[0].set_title("\n" if two else " ", fontsize=7, pad=3)  # reserves the height of the heading, which may extend over other panels
+        text = "\n".join(textwrap.wrap(_heading(of_row[0]), HEADING)) if two else _heading(of_row[0])
+        heading = row[0].annotate(text, (0, 1), (0, 3), xycoords="axes fraction", textcoords="offset points", fontsize=7)
         heading.set(color=colour(of_row[0].theory), in_layout=False)
-    for ax, model in zip(grid[0], models):
+    for ax, model in zip(grid[0], () if two else models):
         ax.annotate(plain(model), (0.5, 1), (0, 15), xycoords="axes fraction", textcoords="offset points", ha="center", fontweight="bold")
-    for ax in grid[-1]:
+    if two:
+        figure.suptitle(plain(models[0]), fontsize=9, fontweight="bold")
+    for ax in lowest:
         ax.set_xlabel(f"training step{' (square-root scale)' if square_root else ''}", fontsize=7)
     seeds = max(s.seeds for s in group)
     several = f" Lines are means over {seeds} seeds, coloured bands their range." if seeds > 1 else ""
@@ -165,17 +178,24 @@ def learning(available: Sequence[Series]) -> "Figure | None":
 
 
 @style()
-def attention(result: Result, model: str) -> "Figure | None":
-    """Draws attention maps at several steps and layers: over the input images if the tokens are a square grid of patches, else alone."""
-    stored = attention_maps(result, model, 3)
+def attention(result: Result, model: str, *, images: int = 3, layers: int = 2) -> "Figure | None":
+    """Draws attention maps at several steps and layers: over the input images if the tokens are a square grid of patches, else alone.
+
+    Args:
+        result: result that stores the maps.
+        model: name of the network.
+        images: largest number of images.
+        layers: largest number of layers.
+    """
+    stored = attention_maps(result, model, images)
     if stored is None:
         return None
-    images = stored.images
+    inputs = stored.images
     times = positions(len(stored.maps), 4)
-    layers = positions(stored.maps.shape[1], 2 if len(times) > 1 else 6)
-    maps = stored.maps[np.ix_(times, layers)]  # [times, layers, n, rows, columns]
-    count, first = maps.shape[2], 0 if images is None else 1  # a column of images comes first
-    columns = first + len(layers) * len(times)
+    chosen = positions(stored.maps.shape[1], layers if len(times) > 1 else 6)
+    maps = stored.maps[np.ix_(times, chosen)]  # [times, layers, n, rows, columns]
+    count, first = maps.shape[2], 0 if inputs is None else 1  # a column of images comes first
+    columns = first + len(chosen) * len(times)
     figure, panels = axes(count, columns, 7.6, 0.5 + 6.5 / max(columns, 5) * count)
     grid = panels.reshape(count, columns)
     for ax in panels:
@@ -184,21 +204,21 @@ def attention(result: Result, model: str) -> "Figure | None":
         ax.spines[:].set_visible(False)
     top = float(np.nanmax(maps)) or 1.0
     for i in range(count):
-        if images is not None:
-            grid[i, 0].imshow(displayed(images[i]), cmap="gray_r", vmin=0, vmax=1)
+        if inputs is not None:
+            grid[i, 0].imshow(displayed(inputs[i]), cmap="gray_r", vmin=0, vmax=1)
             grid[0, 0].set_title("input", fontsize=7.5, fontweight="normal")
-        for a, layer in enumerate(layers):
+        for a, layer in enumerate(chosen):
             for b, time in enumerate(times):
                 ax = grid[i, first + a * len(times) + b]
-                if images is not None:
-                    ax.imshow(_overlay(maps[b, a, i] / top, ink(images[i])))
+                if inputs is not None:
+                    ax.imshow(_overlay(maps[b, a, i] / top, ink(inputs[i])))
                 else:
                     ax.imshow(maps[b, a, i], vmin=0, vmax=top, cmap="YlOrBr")
                 if i == 0:
                     start = f"layer {layer}" if b == 0 else ""
                     step = f"\nstep {int(stored.steps[time]):,}" if len(times) > 1 else ""
                     ax.set_title(f"{start}{step}", fontsize=7.5, fontweight="normal")
-    _bar(figure, grid, top, "attention" if images is None else "attention received")
+    _bar(figure, grid, top, "attention" if inputs is None else "attention received")
     return figure
 
 

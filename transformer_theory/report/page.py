@@ -13,7 +13,7 @@ from ..core.parallel import stream
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.theory import Theory
-from . import figures, format, matrix, network_figures, own_model, own_quantities, reach_map, tables, training, training_figures
+from . import figures, format, matrix, network_figures, own_model, own_quantities, reach_map, samples, tables, training, training_figures
 from .aggregate import COMPARE, NETWORK, ON_DATA, PROBE, TRAIN, Aggregate, Checked, Entry, aggregate, data_name, result_label, unfinished
 from .bibtex import works
 from .correlations import correlation_table
@@ -187,6 +187,8 @@ def _training(combined: Aggregate, result: Result, quantities: Sequence[Curves])
         "headlines": training.headlines_in_training(combined.theories, quantities, summary.kept),
         "reasons": [(reason, ", ".join(dict.fromkeys(titles))) for reason, titles in reasons.items()],
         "learning": inline(lambda: training_figures.learning(quantities, summary), "learning", "Loss and accuracy over the training steps"),
+        "samples": samples.groups(result),
+        "attention": inline(lambda: network_figures.attention(result, _network(result), images=4, layers=4), "attention", "Attention maps"),
         "own": _in_training([curve for curve in layered if curve.theory == NETWORK], "own", "Attention and geometry", None, draw=True),
         "layers": inline(lambda: training_figures.by_layer(by_layer, three_steps), "layers", "Quantities from the first layer to the last"),
         "by_layer": training.by_layer(by_layer, three_steps),

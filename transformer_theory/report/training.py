@@ -82,7 +82,11 @@ def recipe(settings: dict[str, Any]) -> str:
     if name not in IMAGE_RECIPES or network is None:
         return str(name or "")
     defaults = dict(format.flatten(asdict(image_recipe(network, name=name))))
-    changes = [f"{key} {text} instead of {defaults[key]}" for key, text in format.flatten(settings) if defaults.get(key, text) != text]
+    changes = [
+        f"{key} {text}" + (f" instead of {defaults[key]}" if defaults[key] not in ("", "None") else "")
+        for key, text in format.flatten(settings)
+        if defaults.get(key, text) != text
+    ]
     return f"{name}{', but ' if changes else ''}{', '.join(changes)}"
 
 

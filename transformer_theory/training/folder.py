@@ -8,6 +8,7 @@ when it resumes. After a complete training, the additional rows are those of the
 import contextlib
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from ..core.measurement import Measurement
 from ..core.result import json_line, read_table
 from ..models.stored import BEST
 
-LAST, TABLE = "last.pt", "table.jsonl"
-FILES = (BEST, LAST, "result.json", TABLE, "arrays.npz", "verifications.json", "report.html", "table.tex", "references.bib")
+LAST, TABLE, PAGE = "last.pt", "table.jsonl", "report.html"
+CSV, TENSORBOARD = "metrics.csv", "tensorboard"  # logs: a file, and a folder of event files
+FILES = (BEST, LAST, "result.json", TABLE, "arrays.npz", "verifications.json", PAGE, "table.tex", "references.bib", CSV)
 DRAFT = re.compile(r"\.(.+)\.[0-9a-f]{8}")  # .NAME.8 hexadecimal digits, as core.files.replacing names drafts; a killed process leaves them
 
 
@@ -48,7 +50,7 @@ def clear(folder: Path) -> None:
     entries = list(folder.iterdir())
     if entries and not (folder / LAST).exists():
         raise FileExistsError(f"{folder} holds no training, so it is not overwritten; choose another --out")
-    if foreign := sorted(entry.name for entry in entries if entry.name not in FILES and not is_draft(entry)):
+    if foreign := sorted(entry.name for entry in entries if not _is_own(entry)):
         raise FileExistsError(f"{folder} holds {foreign[0]} beside a training, so it is not overwritten; move it, or choose another --out")
     with claimed(folder):
         remove(folder)
@@ -69,7 +71,9 @@ def make(folder: Path) -> None:
 def remove(folder: Path) -> None:
     """Removes a training's files, then the folder if it is empty."""
     for entry in list(folder.iterdir()):
-        if entry.name in FILES or is_draft(entry):
+        if _is_log(entry):
+            shutil.rmtree(entry)
+        elif _is_own(entry):
             entry.unlink()
     with contextlib.suppress(OSError):  # the folder holds other files
         folder.rmdir()
@@ -103,6 +107,21 @@ def claimed(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def _is_log(entry: Path) -> bool:
+    """Returns whether an entry is the folder of TensorBoard's log, and holds nothing else."""
+    return entry.name == TENSORBOARD and entry.is_dir() and all(file.name.startswith("events.out.tfevents") for file in entry.iterdir())
+
+
+def _is_own(entry: Path) -> bool:
+    """Returns whether a training wrote an entry of its folder."""
+    return entry.name in FILES or is_draft(entry) or _is_log(entry)
+
+
+def holds_only_own(folder: Path) -> bool:
+    """Returns whether all entries of a folder were written by a training."""
+    return all(_is_own(entry) for entry in folder.iterdir())
 
 
 def is_draft(entry: Path) -> bool:

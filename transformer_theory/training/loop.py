@@ -9,7 +9,7 @@ import contextlib
 import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import NotConverged
-from ..core.measurement import Measurement, Table
+from ..core.measurement import Arrays, Table
 from ..core.result import Result, provenance
 from ..core.sources import Source
 from ..core.statistics import with_interval
@@ -29,18 +29,20 @@ from .checkpoint import Checkpoint, load_network, load_optimiser, network_state,
 from .faults import finite
 from .fitting import HINT, State, fit
 from .folder import LAST, TABLE, GrowingTable, check_unused, claimed, make, remove
-from .machine import LoadWatch, available_threads, choose_threads
+from .loggers import Logs, check, present
+from .machine import LoadWatch, available_threads, choose_threads, gradient_of
 from .memory import check_memory
-from .monitor import Metrics, Moment, Monitor
-from .objectives import LOSS, CrossEntropy, Objective
-from .optimisers import exponential_average, freeze_body, optimiser, warm_up_cosine
-from .processes import Hardware, is_lost_process, launched, set_up, shards
+from .moment import Moment, general_rows
+from .monitor import Metrics, Monitor
+from .objectives import CrossEntropy, Objective
+from .optimisers import exponential_average, freeze_body, warm_up_cosine
+from .processes import Hardware, check_agreement, check_same_folder, is_lost_process, launched, set_up, shards
+from .samples import pictured, test_samples, validation_samples
 from .settings import Settings
 from .store import Store, continued, is_killed_start
 from .tasks import ImageTask
 from .transfer import Start, normalisation_of, read, start_from
 
-SPEED, SECONDS, LEARNING_RATE = "images per second", "seconds", "learning rate"
 PER_PASS = 512  # images per forward pass of a measurement
 SOURCE = Source("loshchilov2019decoupled")
 LOGGER = logging.getLogger("transformer_theory")
@@ -60,6 +62,7 @@ def train(
     weights: str | Path | None = None,
     resume: bool = False,
     extend: bool = False,
+    loggers: Sequence[str] = (),
     callback: Callable[[Moment], None] = lambda moment: None,
 ) -> Result:
     """Trains a network on images and stores it with all measurements.
@@ -80,11 +83,13 @@ def train(
         resume: whether to continue from the checkpoint in the folder, which must belong to the same training. A complete training is only
             loaded; without a checkpoint, a new training starts.
         extend: whether to continue a training that may have had fewer epochs or minutes; the folder must hold one.
+        loggers: "csv", "tensorboard" or both, see :mod:`.loggers`. A resumed training continues the logs in its folder.
         callback: called after each step and at each interval, for example a logger.
     Returns:
         The stored result. It has rows with ``step`` of kind "network" (loss, speed, learning rate, the objective's measurements) and rows
         of the metrics. Its settings also hold ``run_id``, ``score``, ``train_samples``, ``validation_samples`` and ``test_samples``, the
-        origin of initial ``weights``, and the earlier lengths of an extended training under ``extended``.
+        origin of initial ``weights``, and the earlier lengths of an extended training under ``extended``. Its arrays are the sample images
+        of :mod:`.samples`.
     Raises:
         ValueError: settings, data and folder are inconsistent, or the network does not fit into memory.
         FileExistsError: the folder is not empty, or another training is running in it.
@@ -93,6 +98,8 @@ def train(
         OSError: the folder cannot be written, or another process of this training has ended; the last checkpoint remains.
     """
     folder, objective, networks = Path(folder), objective or CrossEntropy(), networks or {}
+    logs = Logs(folder, [*loggers, *(present(folder) if resume or extend else ())])
+    check(logs.kinds)
     stored = checkpoint.load(folder / LAST) if extend or (resume and (folder / LAST).exists()) else None
     if stored is None and not (resume and is_killed_start(folder)):
         check_unused(folder)
@@ -115,7 +122,7 @@ def train(
     try:
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())), own_networks(networks):
             begin = start if stored is None else None
-            run = _Run(data, settings, folder, objective, metrics, sources, hardware, definition, table, networks, begin, callback)
+            run = _Run(data, settings, folder, objective, metrics, sources, hardware, definition, table, networks, begin, logs, callback)
             if stored is not None:
                 run.go_on(stored, longer=longer)
             return run.run()
@@ -139,6 +146,7 @@ class _Run:
         table: GrowingTable,
         networks: Mapping[str, Builder],
         weights: Start | None,
+        logs: Logs,
         callback: Callable[[Moment], None],
     ):
         builder(settings.network)  # raises if the name is unknown
@@ -150,7 +158,9 @@ class _Run:
         batch_size, own = min(settings.batch_size, len(self.train)), settings.network in networks
         check_memory(self._build, self.sizes, batch_size=batch_size, own=own, device=hardware.device)
         self.fabric = launched(hardware)
+        check_agreement(self.fabric, definition)
         self.first = self.fabric.is_global_zero
+        self.logs = logs if self.first else Logs(folder, ())
         self.warn: Callable[[str], None] = LOGGER.warning if self.first else lambda line: None
         self.raw = self._network(0)
         if weights is not None:
@@ -164,7 +174,7 @@ class _Run:
         plain = copy.deepcopy(self.raw).to(self.fabric.device) if shards(self.fabric) else self.raw
         if hardware.compile:
             self.raw.compile()
-        self.model, self.optimiser = set_up(self.fabric, self.raw, self._optimiser)
+        self.model, self.optimiser = set_up(self.fabric, self.raw, settings.new_optimiser)
         self.average = exponential_average(self.raw, decay=settings.average) if settings.average else None
         # The network that is measured and stored. A sharded network is copied, since each process holds only a part of its weights.
         self.evaluated: Pixels = plain if self.average is None else self.average.module  # pyright: ignore[reportAttributeAccessIssue]
@@ -211,10 +221,6 @@ class _Run:
             return Pixels(network, *self.normalisation)
         return Pixels.centring(network, self.train.pixels)
 
-    def _optimiser(self, network: nn.Module) -> torch.optim.Optimizer:
-        rates = {name: getattr(self.settings, name) for name in ("learning_rate", "weight_decay", "layer_decay")}
-        return optimiser(network, name=self.settings.optimiser, **rates)
-
     def go_on(self, stored: Checkpoint, *, longer: bool) -> None:
         """Continues from a checkpoint.
 
@@ -253,10 +259,12 @@ class _Run:
                     raise
                 raise ConnectionError(f"another process has ended; {self.store.last_state}, --resume continues from it") from error
             finally:
+                self.logs.close()
                 if self.first and self.store.step is None:
                     remove(self.folder)
 
     def _run(self) -> Result:
+        check_same_folder(self.fabric, self.folder)
         generator, on_cpu = torch.Generator().manual_seed(self.settings.seed), self.fabric.device.type == "cpu"
         if self.compiled:  # compile before the clock starts, since the learning rate may follow it
             self._gradient()
@@ -265,14 +273,14 @@ class _Run:
         self.store.provenance["threads"] = torch.get_num_threads()
         if self.longer and self.first:
             self.store.begin()
+        self.logs.begin(self.store.table.rows, self.store.step)
         by_steps = self.settings.minutes is None
 
         def schedule(state: State) -> float:
             progress = (state.step + 1) / (self.steps + 1) if by_steps else state.done
             return warm_up_cosine(progress, warm_up=self.settings.warm_up)
 
-        averaging = [] if self.average is None else [self._update_average]
-        watch = LoadWatch(self.warn)
+        averaging, watch = [] if self.average is None else [self._update_average], LoadWatch(self.warn)
         callbacks = [watch.after, *averaging, self, watch.before] if on_cpu else [*averaging, self]
         fit(
             self.model,
@@ -293,14 +301,9 @@ class _Run:
         return self._end()
 
     def _gradient(self) -> None:
-        """Computes loss and gradient of the first batch without taking a step; gradients, buffers and random states are reset."""
-        buffers = [(buffer, buffer.clone()) for buffer in self.raw.buffers()]  # such as the running means of a BatchNorm
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            self.model.train()
-            self.fabric.backward(self.task.loss(self.model, next(self.task.batches(torch.Generator(), self.start))))
-        self.optimiser.zero_grad(set_to_none=True)
-        for buffer, before in buffers:
-            buffer.copy_(before)
+        """Computes loss and gradient of the first batch, without an effect on the training."""
+        first = next(self.task.batches(torch.Generator(), self.start))
+        gradient_of(lambda: self.task.loss(self.model, first), self.raw, self.optimiser, self.fabric.backward)
 
     def _update_average(self, state: State) -> None:
         if state.loss is not None:
@@ -315,13 +318,15 @@ class _Run:
                 self._interval(state)
             return
         self.loss_sum, self.count, self.step_seconds = self.loss_sum + state.loss, self.count + 1, self.step_seconds + state.step_seconds
+        self.logs.step(state.step, state.loss)
         self.callback(self._moment(state, state.loss))
         if state.step % self.interval == 0:
             self._interval(state)
 
     def _moment(self, state: State, loss: float | None, measured: Table | None = None) -> Moment:
         speed = self.count * self.batches.size / self.step_seconds if self.count else None
-        return Moment(state.step, state.step / self.batches.steps_per_epoch, state.done, state.seconds, speed, loss, measured)
+        so_far = None if measured is None else self.store.result
+        return Moment(state.step, state.step / self.batches.steps_per_epoch, state.done, state.seconds, speed, loss, measured, so_far)
 
     def _interval(self, state: State) -> None:
         """Measures the network and stores network, rows and checkpoint."""
@@ -334,18 +339,11 @@ class _Run:
         measured = self._measure(self.validation, "validation", state.step)
         monitored = self.monitor.measure(self.evaluated, state.step)
         moment = self._moment(state, loss, measured)
-        row = Measurement("network", "network", SECONDS, moment.seconds, unit="s", model=self.settings.network, step=state.step)
-        rows = self.store.table.rows
-        if loss is not None:
-            unit = next((one.unit for one in measured if one.quantity == LOSS), "")
-            rate = max(group["lr"] for group in self.optimiser.param_groups)  # rate of the last step; smaller in groups with layer decay
-            rows += [
-                replace(row, quantity=LOSS, value=loss, unit=unit, split="train"),
-                replace(row, quantity=LEARNING_RATE, value=rate, unit=""),
-            ]
-        if moment.speed is not None:
-            rows.append(replace(row, quantity=SPEED, value=moment.speed, unit=""))
-        rows += [row, *measured, *monitored]
+        rate = max(group["lr"] for group in self.optimiser.param_groups)  # rate of the last step; smaller in groups with layer decay
+        rows = [*general_rows(moment, rate, model=self.settings.network), *measured, *monitored]
+        self.store.table.rows += rows
+        self._picture(self.validation, state.step)
+        self.logs.interval(rows)  # before the checkpoint, so that a resumed training never lacks a record
         if self.first:
             self.store.write(
                 self.evaluated,
@@ -380,6 +378,12 @@ class _Run:
         rows = self.objective.measure(self.evaluated, *pairs, batch_size=PER_PASS)
         return Table(rows).replace(split=split, model=self.settings.network, step=step)
 
+    def _picture(self, images: Images, step: int) -> None:
+        """Shows the network sample images."""
+        maps = pictured(self.evaluated, self.validation, step, self.store.arrays, name=self.settings.network)
+        samples = validation_samples if images is self.validation else test_samples
+        self.store.arrays = Arrays({**maps, **samples(self.evaluated, images)})
+
     def _end(self) -> Result:
         """Measures the best network on the test images, and stores the result."""
         if self.best_lost:  # the file of the best network was damaged, and no interval has replaced it
@@ -390,7 +394,10 @@ class _Run:
         self.fabric.barrier()
         best = self.store.load_best()
         self.evaluated = best.model.to(self.fabric.device)
-        self.store.table.rows += map(with_interval, self._measure(self.test, "test", best.origin["step"]))
+        tests = [*map(with_interval, self._measure(self.test, "test", best.origin["step"]))]
+        self.store.table.rows += tests
+        self._picture(self.test, best.origin["step"])
+        self.logs.end(tests, asdict(self.settings))
         self.store.provenance["seconds"] = round(self.seconds, 3)
         result = self.store.result()
         if self.first:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from torch import Tensor, nn
 
 from .fitting import State
 
@@ -86,3 +87,14 @@ class LoadWatch:
 def _busy_share(wall: float, processor: float) -> float:
     """Returns the share of the wall time in which the thread did not run; 0 if no time has passed."""
     return max(0.0, 1 - processor / wall) if wall > 0 else 0.0
+
+
+def gradient_of(loss: Callable[[], Tensor], model: nn.Module, optimiser: torch.optim.Optimizer, backward: Callable[[Tensor], None]) -> None:
+    """Computes a loss and its gradient without taking a step; gradients, buffers and random states are reset."""
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]  # such as the running means of a BatchNorm
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        model.train()
+        backward(loss())
+    optimiser.zero_grad(set_to_none=True)
+    for buffer, before in buffers:
+        buffer.copy_(before)

@@ -74,34 +74,6 @@ def measured_network(model: nn.Module) -> nn.Module:
     return Pixels(encoder, model.mean.flatten(), model.std.flatten()).train(model.training)
 
 
-@dataclass(frozen=True)
-class Moment:
-    """The state of a training, for callbacks.
-
-    Attributes:
-        step: number of steps so far.
-        epoch: number of epochs so far, with a fraction.
-        done: completed share of the training, in [0, 1].
-        seconds: training time so far, without interruptions.
-        speed: images per second since the previous interval, without measurements; None before the first step.
-        loss: loss of the last step; at an interval the mean loss since the previous interval; None before the first step.
-        measured: rows of the objective on the validation images, at an interval; otherwise None.
-    """
-
-    step: int
-    epoch: float
-    done: float
-    seconds: float
-    speed: float | None
-    loss: float | None
-    measured: Table | None = None
-
-    @property
-    def left(self) -> float | None:
-        """Estimated seconds until the end, at the speed so far; None at the beginning."""
-        return self.seconds * (1 - self.done) / self.done if self.done else None
-
-
 class Monitor:
     """Measures a network on images or sequences of tokens, once or at the checkpoints of its training.
 

@@ -8,14 +8,17 @@ as in a single process, and so are the losses, up to the order of sums.
 import logging
 import os
 import platform
+import secrets
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
+
+from ..core.cluster import versions
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -94,6 +97,57 @@ def launched(hardware: Hardware) -> "Fabric":
     )
     fabric.launch()
     return fabric
+
+
+def check_agreement(fabric: "Fabric", definition: dict[str, Any]) -> None:
+    """Checks that all processes train the same: settings, objective, images, precision, and the versions of this library and of torch.
+
+    Raises:
+        ValueError: a process differs from the first; all processes raise the same error.
+    """
+    if fabric.world_size == 1:
+        return
+    mine = dict(_flattened(definition | {"version": versions()}))
+    everyone: list[Any] = [None] * fabric.world_size
+    torch.distributed.all_gather_object(everyone, (platform.node(), mine))
+    (host, first), *others = everyone
+    for rank, (name, there) in enumerate(others, 1):
+        if different := [key for key in first | there if first.get(key) != there.get(key)]:
+            key = different[0]
+            texts = f"{key} {first.get(key)} in process 0 on {host} and {there.get(key)} in process {rank} on {name}"
+            raise ValueError(f"all processes must train the same, got {texts}; start each with the same command, data and version")
+
+
+def _flattened(values: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the entries of nested dictionaries, with their paths as names."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flattened(value, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", value
+
+
+def check_same_folder(fabric: "Fabric", folder: Path) -> None:
+    """Checks that all processes see the folder of the training: the first writes it, and the others read it.
+
+    Raises:
+        OSError: a process does not see the folder; all processes raise the same error.
+    """
+    if fabric.world_size == 1:
+        return
+    name = fabric.broadcast(secrets.token_hex(8))
+    meeting = folder / f".meeting.{name}"
+    if fabric.is_global_zero:
+        meeting.touch()
+    fabric.barrier()
+    everyone: list[Any] = [None] * fabric.world_size
+    torch.distributed.all_gather_object(everyone, (platform.node(), meeting.exists()))
+    if fabric.is_global_zero:
+        meeting.unlink()
+    if blind := [(rank, host) for rank, (host, seen) in enumerate(everyone) if not seen]:
+        rank, host = blind[0]
+        text = f"{folder} must lie on a file system that all processes share, process {rank} on {host} does not see it"
+        raise OSError(f"{text}; choose another --out")
 
 
 def _sharding(world: int) -> Any:

@@ -1,10 +1,15 @@
 """The same training on several seeds, in worker processes, with the means of the results.
 
-Each seed has a folder, ``seed-0``, ``seed-1``, ..., from which it can be resumed, evaluated and compared like any other run.
+Each seed has a folder, ``seed-0``, ``seed-1``, ..., from which it can be resumed, evaluated and compared like any other run. On a dask
+cluster the folders must lie on a file system that all machines share, which each worker checks. If a worker dies, another one continues its
+training from the last checkpoint; if the scheduler dies, all trainings can be resumed.
 """
 
+import contextlib
 import contextvars
 import os
+import platform
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,9 +24,10 @@ from ..core.result import Result, provenance
 from ..core.statistics import over_seeds, student_interval
 from ..core.validation import integers
 from ..data.image_data import Images
-from .folder import LAST, check_unused
+from .folder import LAST, check_unused, make
 from .loop import train
 from .machine import available_threads
+from .moment import Moment
 from .settings import Settings
 
 NAME = "train-seeds"  # name of the result
@@ -57,7 +63,7 @@ def train_seeds(
     folder: str | Path,
     seeds: Sequence[int],
     *,
-    workers: int | None = None,
+    workers: int | str | None = None,
     progress: Callable[[Outcome], None] = lambda outcome: None,
     **options: Any,
 ) -> Result:
@@ -67,7 +73,8 @@ def train_seeds(
         data, settings: see :func:`.loop.train`; the seed of the settings is replaced.
         folder: folder of the summary and of one folder per seed.
         seeds: one or more different seeds.
-        workers: number of processes, which share the cores. None: one per seed, but at most one per core.
+        workers: number of processes, which share the cores, or the address of a dask scheduler (see :func:`~.core.parallel.workers`). None:
+            one process per seed, but at most one per core.
         progress: called with the outcome of each seed, in the order of ``seeds``.
         options: further arguments of :func:`.loop.train`, except ``callback``; they must be picklable.
     Returns:
@@ -77,33 +84,45 @@ def train_seeds(
         ValueError: there is no seed, a seed occurs twice, ``workers`` is less than 1, or every seed failed; then the error quotes the
             first failure.
         FileExistsError: the folder of a seed is not empty and neither ``resume`` nor ``extend`` is set, or ``folder`` holds another result.
+        ConnectionError: the dask scheduler does not answer, or no longer; the folders of the seeds keep their checkpoints.
     """
-    folder = Path(folder)
+    folder = Path(os.path.abspath(folder))  # workers may have other working directories
     if not seeds or len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds must be one or more different numbers, got {list(seeds)}")
-    integers(workers=1 if workers is None else workers)
+    if not isinstance(workers, str):
+        integers(workers=1 if workers is None else workers)
     _check_summary(folder)
     if not (options.get("resume") or options.get("extend")):
         for seed in seeds:
             check_unused(seed_folder(folder, seed))
-    cores = available_threads()
+    cores, cluster = available_threads(), isinstance(workers, str)
     workers = min(len(seeds), cores) if workers is None else workers
-    threads = max(1, cores // workers)
-    calls = [
-        {
-            "data": data,
-            "settings": replace(settings, seed=seed),
-            "folder": seed_folder(folder, seed),
-            "threads": threads,
-            "options": options,
-        }
-        for seed in seeds
-    ]
+    threads = None if isinstance(workers, str) else max(1, cores // workers)
+    if options.get("weights") is not None:
+        options["weights"] = Path(os.path.abspath(options["weights"]))
     outcomes: list[Outcome] = []
-    with parallel.workers(workers):
-        for outcome in parallel.stream(_outcome, calls):
-            outcomes.append(outcome)
-            progress(outcome)
+    with parallel.workers(workers) as active, _meeting(folder) if cluster else contextlib.nullcontext() as meeting:
+        # A call that has lost its worker is repeated by another one, and then goes on from the checkpoint. The folders of new trainings
+        # were found empty above.
+        again = options | {"resume": True} if cluster and not options.get("extend") else options
+        calls = [
+            {
+                "data": data,
+                "settings": replace(settings, seed=seed),
+                "folder": seed_folder(folder, seed),
+                "threads": threads,
+                "meeting": meeting,
+                "options": again,
+            }
+            for seed in seeds
+        ]
+        try:
+            for outcome in parallel.stream(_outcome, calls):
+                outcomes.append(outcome)
+                progress(outcome)
+        except ConnectionError as error:
+            raise ConnectionError(f"{error}; {folder} keeps the trainings up to their last checkpoints, --resume continues them") from error
+    count = active.count
     completed = [outcome for outcome in outcomes if not outcome.failure]
     if not completed:
         raise ValueError(f"every seed failed; seed {outcomes[0].seed}: {outcomes[0].failure}")
@@ -114,7 +133,7 @@ def train_seeds(
         {name: value for name, value in stored.items() if name not in ("run_id", "extended")},
         Table([*_rows(outcomes), *_means(completed)]),
         sources=completed[0].sources,
-        provenance=provenance(seed=None) | {"threads": threads, "workers": workers},
+        provenance=provenance(seed=None) | {"threads": threads, "workers": count},
     )
     result.write_into(folder)
     return result
@@ -130,12 +149,40 @@ def _check_summary(folder: Path) -> None:
         raise FileExistsError(f"{folder} holds another result; choose another --out")
 
 
-def _outcome(data: tuple[Images, Images], settings: Settings, folder: Path, threads: int, options: dict[str, Any]) -> Outcome:
+@contextlib.contextmanager
+def _meeting(folder: Path) -> Iterator[Path]:
+    """Yields the path of a new file in the folder, by which a worker recognises that it sees the same folder."""
+    make(folder)
+    meeting = folder / f".meeting.{secrets.token_hex(8)}"
+    try:
+        meeting.touch()
+        yield meeting
+    finally:
+        meeting.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the folder is not empty
+            folder.rmdir()
+
+
+def _outcome(
+    data: tuple[Images, Images], settings: Settings, folder: Path, threads: int | None, meeting: Path | None, options: dict[str, Any]
+) -> Outcome:
     """Runs one training in a worker."""
+    if meeting is not None and not meeting.exists():
+        text = f"{meeting.parent} must lie on a file system that all machines share, {platform.node()} does not see it"
+        raise ValueError(f"{text}; choose another --out")
+    # dask gives each of its workers one thread by this variable, unless it was set.
+    threads = int(os.environ.get("OMP_NUM_THREADS") or 1) if threads is None else threads
+
+    def report(moment: Moment) -> None:
+        if moment.measured is not None:
+            parallel.progress(f"seed {settings.seed}: {moment}")
 
     def training() -> Result:
         torch.set_num_threads(threads)
-        return train(data, settings, folder, **options)
+        with parallel.progress_listener(listener):
+            return train(data, settings, folder, callback=report, **options)
+
+    listener = parallel.listener()
 
     # A worker limits each call to one thread and marks its context, so that limits inside the call are ignored. In an empty context the
     # training can set its number of threads, and its measurements are limited to one thread as in any other training.

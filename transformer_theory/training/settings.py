@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
+from torch import nn
 
 from ..core.experiment import check_settings, setting
 from ..data.image_data import Images
@@ -16,6 +17,7 @@ from ..models.crate.network import Pooling
 from ..models.image_networks import Sizes, Stem
 from .augment import Augmentation
 from .batches import SPLIT, seed_of
+from .optimisers import optimiser
 
 SHAPE = ("patch_size", "dim", "depth", "heads", "stem", "pooling", "eta", "lam", "kappa")  # fields that define the network
 SHIFTED = Augmentation(crop=4, flip=0.5)
@@ -111,3 +113,8 @@ class Settings:
         generator = torch.Generator().manual_seed(seed_of(self.seed, SPLIT))
         train, validation = (part.mixed(generator) for part in images.split(1 - self.validation_share, generator))
         return train, validation
+
+    def new_optimiser(self, network: nn.Module) -> torch.optim.Optimizer:
+        """Returns the optimiser of a network."""
+        rate, decay = self.learning_rate, self.weight_decay
+        return optimiser(network, name=self.optimiser, learning_rate=rate, weight_decay=decay, layer_decay=self.layer_decay)

@@ -23,7 +23,7 @@ import numpy as np
 from ..core.measurement import Measurement, Table
 from ..core.statistics import with_interval
 from .evaluate import StoredNetwork
-from .loop import SECONDS, SPEED
+from .moment import SECONDS, SPEED
 from .objectives import LOSS
 
 EQUAL_PARAMETERS_RTOL = 0.05  # relative to the smallest number of parameters

@@ -5,21 +5,24 @@ The checkpoint is written last. A training may be killed at any moment: the netw
 
 import math
 import secrets
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from ..core.measurement import Table
+from ..core.measurement import Arrays, Table
 from ..core.result import Result
 from ..core.sources import Source
 from ..models.image_networks import Builder, Pixels, Sizes
 from ..models.stored import BEST, stored
 from . import saved
 from .checkpoint import LENGTH, Checkpoint, check_same
-from .folder import FILES, LAST, TABLE, GrowingTable, is_draft
+from .folder import CSV, LAST, TABLE, TENSORBOARD, GrowingTable, holds_only_own, is_draft
 from .objectives import Objective
 
 
@@ -40,6 +43,7 @@ class Store:
         run_id: identifier of the run.
         step: step of the last checkpoint; None before the first checkpoint.
         best: largest score so far; None before the first measurement.
+        arrays: sample images with answers and attention maps, see :mod:`.samples`.
     """
 
     folder: Path
@@ -55,6 +59,7 @@ class Store:
     run_id: str = field(default_factory=lambda: secrets.token_hex(8))
     step: int | None = None
     best: float | None = None
+    arrays: Arrays = field(default_factory=Arrays)
 
     def remember(self, checkpoint: Checkpoint, warn: Callable[[str], None]) -> bool:
         """Restores identifier, step and best score from a checkpoint.
@@ -65,6 +70,7 @@ class Store:
             Whether the best network could be read.
         """
         self.run_id, self.step = checkpoint.run_id, checkpoint.step
+        self.arrays = stored_arrays(self.folder)
         try:
             self.load_best()
             self.best = checkpoint.best
@@ -139,7 +145,16 @@ class Store:
     def result(self) -> Result:
         """Returns the result of the rows so far."""
         settings = self.definition | {"run_id": self.run_id, "score": self.objective.score, **self.counts}
-        return Result("train", settings, Table(self.table.rows), {}, (), tuple(self.sources), self.provenance)
+        return Result("train", settings, Table(self.table.rows), Arrays(self.arrays), (), tuple(self.sources), self.provenance)
+
+
+def stored_arrays(folder: Path) -> Arrays:
+    """Returns the arrays of a stored result, such as attention maps before the first step; empty if they cannot be read."""
+    try:
+        with np.load(folder / "arrays.npz", allow_pickle=False) as stored:
+            return Arrays({name: stored[name] for name in stored.files})
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+        return Arrays()
 
 
 def continued(folder: Path, stored: Checkpoint, definition: dict[str, Any], *, extend: bool) -> tuple[GrowingTable, bool]:
@@ -170,10 +185,10 @@ def is_killed_start(folder: Path) -> bool:
     The network of such a training is that of step 0. A folder with a trained network never qualifies.
     """
     entries = list(folder.iterdir()) if folder.is_dir() else []
-    if not entries or not all(entry.name in FILES or is_draft(entry) for entry in entries) or (folder / LAST).exists():
+    if not entries or not holds_only_own(folder) or (folder / LAST).exists():
         return False
-    if not (folder / BEST).exists():  # the network is written first, so there can only be drafts
-        return all(is_draft(entry) for entry in entries)
+    if not (folder / BEST).exists():  # the logs are written first, then the network, so there can only be logs and drafts
+        return all(is_draft(entry) or entry.name in (CSV, TENSORBOARD) for entry in entries)
     try:
         return stored(folder / BEST)[1]["origin"]["step"] == 0
     except (ValueError, KeyError, TypeError):

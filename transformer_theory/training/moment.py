@@ -1,0 +1,71 @@
+"""The state of a training that callbacks get: for terminals, pages and loggers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ..core.display import clock
+from ..core.measurement import Measurement, Table
+from ..core.result import Result
+from .objectives import LOSS
+
+SPEED, SECONDS, LEARNING_RATE = "images per second", "seconds", "learning rate"  # quantities
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The state of a training, for callbacks.
+
+    Attributes:
+        step: number of steps so far.
+        epoch: number of epochs so far, with a fraction.
+        done: completed share of the training, in [0, 1].
+        seconds: training time so far, without interruptions.
+        speed: images per second since the previous interval, without measurements; None before the first step.
+        loss: loss of the last step; at an interval the mean loss since the previous interval; None before the first step.
+        measured: rows of the objective on the validation images, at an interval; otherwise None.
+        so_far: function that returns the result so far, with all rows and sample images, at an interval; otherwise None.
+    """
+
+    step: int
+    epoch: float
+    done: float
+    seconds: float
+    speed: float | None
+    loss: float | None
+    measured: Table | None = None
+    so_far: Callable[[], Result] | None = None
+
+    @property
+    def left(self) -> float | None:
+        """Estimated seconds until the end, at the speed so far; None at the beginning."""
+        return self.seconds * (1 - self.done) / self.done if self.done else None
+
+    def __str__(self) -> str:
+        """Returns the moment in words: ``"step 350, epoch 1.00, validation accuracy 41.20 %, 2,100 images/s, 3:20 left"``."""
+        texts = [f"step {self.step:,}", f"epoch {self.epoch:.2f}"]
+        for row in self.measured or ():
+            if row.layer is None and not row.setting and row.value is not None:
+                texts.append(f"{row.split} {row.quantity} " + (f"{100 * row.value:.2f} %" if row.unit == "share" else f"{row.value:.4g}"))
+        texts += [] if self.speed is None else [f"{self.speed:,.0f} images/s"]
+        texts += [] if self.left is None else [f"{clock(self.left)} left"]
+        return ", ".join(texts)
+
+
+def general_rows(moment: Moment, rate: float, *, model: str) -> list[Measurement]:
+    """Returns the rows of an interval that do not depend on the objective: time, training loss, learning rate and speed.
+
+    Args:
+        moment: the interval, with the rows of the objective.
+        rate: learning rate of the last step.
+        model: name of the network.
+    """
+    row = Measurement("network", "network", SECONDS, moment.seconds, unit="s", model=model, step=moment.step)
+    if moment.loss is None or moment.speed is None:
+        return [row]
+    unit = next((one.unit for one in moment.measured or () if one.quantity == LOSS), "")
+    return [
+        replace(row, quantity=LOSS, value=moment.loss, unit=unit, split="train"),
+        replace(row, quantity=LEARNING_RATE, value=rate, unit=""),
+        replace(row, quantity=SPEED, value=moment.speed, unit=""),
+        row,
+    ]

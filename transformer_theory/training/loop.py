@@ -78,24 +78,20 @@ def train(
         sources: sources of these theories, stored with the run.
         hardware: device, precision and processes. None: chosen automatically.
         networks: builders of your networks by name; ``settings.network`` may be one of these names.
-        weights: file with the initial weights, of a stored network or in the layout of a released one, see :func:`.transfer.read`. The
-            network must have the same kind and sizes; images and classes may differ.
-        resume: whether to continue from the checkpoint in the folder, which must belong to the same training. A complete training is only
-            loaded; without a checkpoint, a new training starts.
+        weights: file with the initial weights of the same kind and sizes, stored or in a released layout, see :func:`.transfer.read`.
+        resume: whether to continue from the folder's checkpoint, of the same training. Without one, a new training starts.
         extend: whether to continue a training that may have had fewer epochs or minutes; the folder must hold one.
         loggers: "csv", "tensorboard" or both, see :mod:`.loggers`. A resumed training continues the logs in its folder.
-        callback: called after each step and at each interval, for example a logger.
+        callback: called after each step and at each interval.
     Returns:
-        The stored result. It has rows with ``step`` of kind "network" (loss, speed, learning rate, the objective's measurements) and rows
-        of the metrics. Its settings also hold ``run_id``, ``score``, ``train_samples``, ``validation_samples`` and ``test_samples``, the
-        origin of initial ``weights``, and the earlier lengths of an extended training under ``extended``. Its arrays are the sample images
-        of :mod:`.samples`.
+        The stored result: rows with ``step`` of kind "network" (loss, speed, learning rate, the objective's measurements) and rows of the
+        metrics. Its settings also hold ``run_id``, ``score``, ``train_samples``, ``validation_samples``, ``test_samples``, the origin of
+        initial ``weights``, and the earlier lengths of an extended training under ``extended``. Its arrays are those of :mod:`.samples`.
     Raises:
         ValueError: settings, data and folder are inconsistent, or the network does not fit into memory.
-        FileExistsError: the folder is not empty, or another training is running in it.
-        FileNotFoundError: there is no training to extend, or no file of weights.
+        FileExistsError, FileNotFoundError: the folder is in use, or there is no training to extend or no file of weights.
         NotConverged: the loss or its gradient is not finite. The error names the step and locates the fault; the last checkpoint remains.
-        OSError: the folder cannot be written, or another process of this training has ended; the last checkpoint remains.
+        OSError: the folder cannot be written, or another process has ended; the last checkpoint remains.
     """
     folder, objective, networks = Path(folder), objective or CrossEntropy(), networks or {}
     logs = Logs(folder, [*loggers, *(present(folder) if resume or extend else ())])
@@ -121,8 +117,8 @@ def train(
     threads = torch.get_num_threads()
     try:
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())), own_networks(networks):
-            begin = start if stored is None else None
-            run = _Run(data, settings, folder, objective, metrics, sources, hardware, definition, table, networks, begin, logs, callback)
+            start = start if stored is None else None
+            run = _Run(data, settings, folder, objective, metrics, sources, hardware, definition, table, networks, start, logs, callback)
             if stored is not None:
                 run.go_on(stored, longer=longer)
             return run.run()
@@ -217,9 +213,8 @@ class _Run:
         network = self._build(self.sizes)
         if number:
             return self.raw.around(network)
-        if self.normalisation is not None:
-            return Pixels(network, *self.normalisation)
-        return Pixels.centring(network, self.train.pixels)
+        given = self.normalisation
+        return Pixels.centring(network, self.train.pixels) if given is None else Pixels(network, *given)
 
     def go_on(self, stored: Checkpoint, *, longer: bool) -> None:
         """Continues from a checkpoint.

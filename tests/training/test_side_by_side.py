@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from transformer_theory.core.measurement import Measurement, Table
-from transformer_theory.training.loop import SECONDS, SPEED
+from transformer_theory.training.moment import SECONDS, SPEED
 from transformer_theory.training.objectives import ACCURACY, LOSS
 from transformer_theory.training.side_by_side import COMPARISON, EQUAL_PARAMETERS, EQUAL_STEPS, EQUAL_TIME, Run, side_by_side
 

@@ -83,7 +83,6 @@ def test_the_library_in_bibtex():
         "  author       = {{The transformer\\_theory developers}},\n"
         "  title        = {{transformer\\_theory}: theories of transformers, side by side},\n"
         "  year         = {2026},\n"
-        "  month        = nov,\n"
         "  howpublished = {Python library},\n"
         f"  note         = {{Version {version}, 27 November 2026}},\n"
         "  url          = {https://github.com/transformer-theory/transformer_theory},\n"

@@ -172,11 +172,9 @@ def software() -> str:
         "author": f"{{{author}}}",
         "title": f"{{{name}}}{colon}{rest}",
         "year": YEAR,
-        "month": f"{day:%b}".lower(),  # a macro of every style, so it has no braces
         "howpublished": "Python library",
         "note": f"Version {__version__}, {day.day} {day:%B} {day.year}",
         "url": REPOSITORY,
     }
-    values = {key: value if key == "month" else f"{{{value}}}" for key, value in fields.items()}
-    lines = [f"  {key:<12} = {value},\n" for key, value in values.items()]
+    lines = [f"  {field:<12} = {{{value}}},\n" for field, value in fields.items()]
     return f"@misc{{transformertheory{YEAR},\n{''.join(lines)}}}\n"  # not @software, which BibTeX's standard styles do not know

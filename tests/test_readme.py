@@ -110,6 +110,26 @@ def test_the_table_of_the_readme_is_that_of_the_registry():
         assert theory.question in readme
         assert f"docs/theories/{theory.name}.md" in readme
         assert (ROOT / "docs" / "theories" / f"{theory.name}.md").is_file()
+    table = (ROOT / "docs" / "theories.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[(.+?)\]\(theories/(\w+)\.md\) \| (.+?) \| (.+?) \| (.+) \|$", table, re.MULTILINE)
+    assert [(name, question) for _, name, question, _, _ in rows] == [(theory.name, theory.question) for theory in tt.list_theories()]
+
+
+def test_the_first_screen_of_readme_and_home_page():
+    """What it is, a picture, an example of at most ten lines, and three doors; the home page takes the example from the README."""
+    readme, home = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/index.md"))
+    (example,) = re.findall(r"<!-- ten lines -->\s+```python\n(.*?)```\s+<!-- end -->", readme, re.DOTALL)
+    assert len(example.splitlines()) <= 10
+    assert "```{include} ../README.md\n:start-after: <!-- ten lines -->\n:end-before: <!-- end -->\n```" in home
+    for text, folder in ((readme, "docs/"), (home, "")):
+        places = [text.index("]("), text.index("ten lines -->")]
+        for door, page in (("Compare", "comparing"), ("Train", "training"), ("Cite", "for_survey_writers")):
+            found = re.search(rf"\[(?:\*\*)?{door}(?:\*\*)?\]\({folder}{page}\.md\)", text)
+            assert found, door
+            places.append(found.start())
+        assert places == sorted(places)
+        assert text[places[0] - 1 :].partition("](")[2].startswith(f"{folder}figures/")
+    assert len(readme.splitlines()) <= 160
 
 
 def counts() -> str:

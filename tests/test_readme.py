@@ -165,6 +165,21 @@ def test_a_package_index_shows_the_description():
     assert "![" not in text
     assert all(link.startswith("https://") for link in re.findall(r"\]\(([^)]*)\)", text))
     assert project["authors"] == [{"name": sources.AUTHORS}]
+    for theory in tt.list_theories()[:5]:
+        assert sources.field(theory.sources[0].key, "url") in text
+    ours_in_text = [line for line in text.splitlines() if line.startswith("    transformer-theory ")]
+    assert len(ours_in_text) >= 3
+    for line in ours_in_text:
+        parse(shlex.split(line)[1:])
+
+
+def test_the_number_of_theories_is_that_of_the_registry():
+    words = {18: "eighteen", 19: "nineteen", 20: "twenty"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    word = words[len(tt.list_theories())]
+    for text in (project["readme"]["text"], (ROOT / "README.md").read_text(encoding="utf-8")):
+        assert f"{word.capitalize()} theories are here" in text
+    assert f"[the {word}](theories.md)" in (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
 
 
 def test_the_readme_says_how_to_install():

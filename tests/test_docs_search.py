@@ -23,7 +23,7 @@ def index() -> dict:
         ("jackknif", "statistics"),
         ("torchrun", "training"),
         ("macro", "for_survey_writers"),
-        ("preconditioner", "theories/in_context"),
+        ("precondit", "theories/in_context"),
     ],
 )
 def test_a_word_leads_to_its_page(index, word, page):

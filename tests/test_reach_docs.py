@@ -34,11 +34,17 @@ def test_the_stored_result_has_the_present_rungs(stored, theory):
     assert [rung for rung in described["rungs"] if not rung["name"].startswith("stored ")] == present
 
 
-def test_the_readme_has_the_sentences(stored):
-    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
-    for line in pages(stored)["reach_findings.md"].splitlines():
-        if line.startswith("- "):
-            assert " ".join(line.split()) in " ".join(readme.split())
+def test_the_page_of_the_reach_has_the_sentences_and_the_table():
+    page = (DOCS / "reach.md").read_text(encoding="utf-8")
+    for name in ("reach_findings.md", "reach_rungs.md"):
+        assert f"```{{include}} {name}\n```" in page
+
+
+def test_readme_and_home_page_show_the_reach():
+    for page, link in ((DOCS.parent / "README.md", "docs/"), (DOCS / "index.md", "")):
+        text = page.read_text(encoding="utf-8")
+        assert f"]({link}figures/reach_overview.svg)" in text
+        assert f"]({link}reach.md)" in text
 
 
 def test_a_theory_measured_again_takes_the_place_of_its_former_rungs(stored):

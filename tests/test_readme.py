@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import transformer_theory as tt
-from tests.pages import PAGES, ROOT, blocks, ours
+from tests.pages import FENCE, PAGES, ROOT, blocks, ours
 from transformer_theory.cli import main
 from transformer_theory.cli.parsers import parse
 from transformer_theory.core import sources
@@ -115,6 +115,26 @@ def test_the_table_of_the_readme_is_that_of_the_registry():
         assert theory.question in readme
         assert f"docs/theories/{theory.name}.md" in readme
         assert (ROOT / "docs" / "theories" / f"{theory.name}.md").is_file()
+    table = (ROOT / "docs" / "theories.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[(.+?)\]\(theories/(\w+)\.md\) \| (.+?) \| (.+?) \| (.+) \|$", table, re.MULTILINE)
+    assert [(name, question) for _, name, question, _, _ in rows] == [(theory.name, theory.question) for theory in tt.list_theories()]
+
+
+def test_the_first_screen_of_readme_and_home_page():
+    """What it is, a picture, an example of at most ten lines, and three doors; the home page takes the example from the README."""
+    readme, home = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/index.md"))
+    (example,) = re.findall(r"<!-- ten lines -->\s+```python\n(.*?)```\s+<!-- end -->", readme, re.DOTALL)
+    assert len(example.splitlines()) <= 10
+    assert "```{include} ../README.md\n:start-after: <!-- ten lines -->\n:end-before: <!-- end -->\n```" in home
+    for text, folder in ((readme, "docs/"), (home, "")):
+        places = [text.index("]("), text.index("ten lines -->")]
+        for door, page in (("Compare", "comparing"), ("Train", "training"), ("Cite", "for_survey_writers")):
+            found = re.search(rf"\[(?:\*\*)?{door}(?:\*\*)?\]\({folder}{page}\.md\)", text)
+            assert found, door
+            places.append(found.start())
+        assert places == sorted(places)
+        assert text[places[0] - 1 :].partition("](")[2].startswith(f"{folder}figures/")
+    assert len(readme.splitlines()) <= 160
 
 
 def counts() -> str:
@@ -150,6 +170,21 @@ def test_a_package_index_shows_the_description():
     assert "![" not in text
     assert all(link.startswith("https://") for link in re.findall(r"\]\(([^)]*)\)", text))
     assert project["authors"] == [{"name": sources.AUTHORS}]
+    for theory in tt.list_theories()[:5]:
+        assert sources.field(theory.sources[0].key, "url") in text
+    ours_in_text = [line for line in text.splitlines() if line.startswith("    transformer-theory ")]
+    assert len(ours_in_text) >= 3
+    for line in ours_in_text:
+        parse(shlex.split(line)[1:])
+
+
+def test_the_number_of_theories_is_that_of_the_registry():
+    words = {18: "eighteen", 19: "nineteen", 20: "twenty"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    word = words[len(tt.list_theories())]
+    for text in (project["readme"]["text"], (ROOT / "README.md").read_text(encoding="utf-8")):
+        assert f"{word.capitalize()} theories are here" in text
+    assert f"[the {word}](theories.md)" in (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
 
 
 def test_the_readme_says_how_to_install():
@@ -170,9 +205,9 @@ def test_the_published_sizes_stand_on_the_page():
 
 
 def test_no_line_of_a_page_is_taken_for_a_comment():
-    """In MyST a line that begins with a per cent sign does not appear."""
+    """In MyST a line that begins with a per cent sign does not appear, except in a block of code."""
     for page in PAGES:
-        assert not re.findall(r"^[ ]*%.*", page.read_text(encoding="utf-8"), re.MULTILINE), page.name
+        assert not re.findall(r"^[ ]*%.*", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE), page.name
 
 
 def test_versions_agree():

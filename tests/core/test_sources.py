@@ -1,6 +1,8 @@
 """The bibliography is complete and unambiguous, and every source points into it."""
 
 import re
+import tomllib
+from datetime import date
 from importlib.metadata import metadata
 from pathlib import Path
 
@@ -82,7 +84,8 @@ def test_the_library_in_bibtex():
         "  title        = {{transformer\\_theory}: theories of transformers, side by side},\n"
         "  year         = {2026},\n"
         "  howpublished = {Python library},\n"
-        f"  note         = {{Version {version}}},\n"
+        f"  note         = {{Version {version}, 27 November 2026}},\n"
+        "  url          = {https://github.com/transformer-theory/transformer_theory},\n"
         "}\n"
     )
     assert not re.search(r"transformertheory", TEXT), "a key of its own"
@@ -99,6 +102,17 @@ def test_the_citation_file_agrees_with_cite(described):
     assert described["title"] == citations.TITLE
     packaged = metadata("transformer-theory")
     assert (described["version"], described["license"]) == (packaged["Version"], packaged["License-Expression"])
+    released = described["date-released"]
+    assert isinstance(released, date), "an ISO date without quotes"
+    assert released.isoformat() == citations.RELEASED
+    assert described["repository-code"] == citations.REPOSITORY
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == described["version"]
+    assert project["authors"] == [{"name": citations.AUTHORS}]
+    for address in project.get("urls", {}).values():
+        assert address.startswith(citations.REPOSITORY), address
+    for value in (described["version"], f"{released.day} {released:%B} {released.year}", citations.REPOSITORY):
+        assert value in software()
     licence = (ROOT / "LICENSE").read_text(encoding="utf-8")
     assert licence.startswith(f"{described['license']} License\n\nCopyright (c) {citations.YEAR} {citations.AUTHORS}\n")
 
@@ -106,9 +120,11 @@ def test_the_citation_file_agrees_with_cite(described):
 def test_the_citation_file_is_valid(described):
     """The rules of the Citation File Format 1.2.0 for the fields that we use; a field of another name must be looked up there first."""
     assert described["cff-version"] == "1.2.0"
-    required, used = {"authors", "cff-version", "message", "title"}, {"abstract", "keywords", "license", "type", "version"}
+    required = {"authors", "cff-version", "message", "title"}
+    used = {"abstract", "date-released", "keywords", "license", "repository-code", "type", "version"}
     assert required <= described.keys() <= required | used
-    assert all(isinstance(described[name], str) and described[name].strip() for name in described.keys() - {"authors", "keywords"})
+    texts = described.keys() - {"authors", "date-released", "keywords"}
+    assert all(isinstance(described[name], str) and described[name].strip() for name in texts)
     assert described["type"] in ("software", "dataset")
     for author in described["authors"]:  # an entity; a person has family-names and given-names in the place of name
         assert author.keys() == {"name"}

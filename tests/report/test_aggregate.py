@@ -1,6 +1,9 @@
 """Several results as one: what is averaged, what stays apart, and the warnings."""
 
+import hashlib
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -198,3 +201,17 @@ def test_stored_results_are_found_below_a_folder(tmp_path):
         stored_results([tmp_path / "notes"])
     with pytest.raises(FileNotFoundError, match="nowhere"):
         stored_results([tmp_path / "nowhere"])
+
+
+def test_a_ledger_is_several_stored_results(tmp_path):
+    path = Path(__file__).parents[2] / "docs" / "claims.json"
+    found = stored_results([path, path])
+    documents = json.loads(path.read_text(encoding="utf-8"))
+    assert [len(one.result.verifications) for one in found] == [len(document["verifications"]) for document in documents]
+    assert [one.result.provenance for one in found] == [document["provenance"] for document in documents]
+    assert found[0].checksums == {"claims.json": hashlib.sha256(path.read_bytes()).hexdigest()}
+    for number, text in enumerate(("", "{}", "[1]", '[{"verifications": [{}], "provenance": {}}]', "[[]]")):
+        other = tmp_path / f"{number}.json"
+        other.write_text(text)
+        with pytest.raises(ValueError, match=rf"a file must be a ledger such as docs/claims.json, .* got .*{number}\.json; name one"):
+            stored_results([other])

@@ -10,7 +10,8 @@ from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import UNTRAINED
 from transformer_theory.report import matrix
 from transformer_theory.report.aggregate import aggregate
-from transformer_theory.report.findings import Findings, findings, sentences
+from transformer_theory.report.findings import OUTCOMES, Findings, findings, sentences
+from transformer_theory.report.overview import ORDER, Line, overview
 from transformer_theory.theories import theory
 
 RR, SVM, JOMA = theory("rate_reduction"), theory("attention_svm"), theory("joma")
@@ -194,3 +195,30 @@ def test_results_of_different_settings_have_their_own_columns():
     both = findings(aggregate([first, second]))
     assert [column[0] for column in both.columns] == ["mine (R2)", "mine (R1)"]
     assert [both.at(RR, column).row.value for column in both.columns] == pytest.approx([0.31, 0.41])
+
+
+def test_the_overview_names_every_theory_once_per_group(compared, theories):
+    """The first screen of a page: all theories by outcome, on the data and in the networks; those without headlines come last."""
+    combined = aggregate(compared, theories=theories)
+    found = findings(combined)
+    groups = dict(overview(found, combined.theories))
+    for title, view in (("On the data", "raw tokens"), ("In networks", "network")):
+        named = [one.name for line in groups[title] for one in line.theories]
+        assert sorted(named) == sorted({finding.theory.name for finding in found.all if finding.view == view})
+    outcomes = {one.name: line.outcome for line in groups["On the data"] for one in line.theories}
+    for finding in found.all:
+        if finding.view == "raw tokens":
+            assert outcomes[finding.theory.name] == ORDER[finding.outcome]
+    only = theory("turing")
+    assert dict(overview(found, (*combined.theories, only)))["Neither"] == [Line("claims and figures only", (only,))]
+    assert set(OUTCOMES) | {"differs"} == set(ORDER)
+
+
+def test_an_outcome_that_differs_between_networks_is_said(compared, theories):
+    combined = aggregate(compared, theories=theories)
+    found = findings(combined)
+    first = next(finding for finding in found.all if finding.view == "network")
+    other = replace(first, model="another", row=replace(first.row, value=None, reason="it has no labels"))
+    assert first.outcome != other.outcome
+    lines = dict(overview(Findings((first, other)), [first.theory]))["In networks"]
+    assert lines == [Line("different from case to case", (first.theory,))]

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -14,13 +15,13 @@ from tests.report.synthetic import in_network
 from transformer_theory.core.measurement import Measurement, Table
 from transformer_theory.core.result import Result
 from transformer_theory.core.sources import entries
-from transformer_theory.report import aggregate, latex_folder, page
+from transformer_theory.report import aggregate, latex_folder, page, software
 from transformer_theory.report.figures import Picture, draw, pictures
 from transformer_theory.report.latex import floats, latex
 from transformer_theory.report.latex import text as in_latex
 from transformer_theory.report.latex_folder import names
 from transformer_theory.report.latex_text import escape, prose
-from transformer_theory.report.macros import macros
+from transformer_theory.report.macros import definitions, macros
 from transformer_theory.report.markdown import markdown
 from transformer_theory.report.markdown import text as in_markdown
 from transformer_theory.report.table_model import Code, Note, Plain
@@ -175,9 +176,59 @@ def test_macros_have_letters_only_and_every_number_has_one(whole):
     assert of["TTcrateLossMinimalModelRawTokensLayerOneOne"] == "0.250"
 
 
+def test_every_macro_has_n_interval_and_command_in_its_list(whole):
+    """In macros.tex: the comment above the definitions of a row or claim, and version, commit and date of each command at the head."""
+    shown = {"versions": {"transformer-theory": "0.1.0"}, "commit": "0123456789", "dirty": True, "date": "2026-11-27T01:02:03Z"}
+    command = f"transformer-theory compare {' '.join(['long'] * 50)}"
+    first, *others = (replace(result, provenance={**result.provenance, **shown}) for result in whole.results)
+    text = definitions(together(replace(first, provenance=first.provenance | {"command": command}), *others))
+    head, *blocks = text.split("\n\n")
+    state = r"\(transformer_theory 0\.1\.0, commit 01234567 with uncommitted changes, 27 November 2026\)"
+    labels = re.findall(rf"^% (R\d+): \S.* {state}$", head, re.MULTILINE)
+    assert labels == ["R1", "R2", "R3"]
+    assert command in head
+    intervals = Counter()
+    for block in blocks:
+        about, *lines = block.strip().splitlines()
+        assert all(line.startswith(r"\newcommand{\TT") for line in lines), block
+        assert re.search(r" \| R\d: \S", about), about
+        if about.startswith("% of all results"):
+            assert {r"\newcommand{\TTVersion}{0.1.0} % 0.1.0", r"\newcommand{\TTCommit}{01234567} % 01234567"} <= set(lines)
+        elif ": claims | " not in about:
+            n, interval = re.search(r" \| n = (\d[\d,]*) .*?\| (95 % interval .+ to \S+|no interval)", about).groups()
+            assert int(n) > 0 or not any(re.search(r" % -?\d", line) for line in lines), about
+            intervals[interval == "no interval"] += 1
+            if low := [line for line in lines if re.search(r"% low = ", line)]:
+                assert "95 % interval" in about, low
+    assert min(intervals[True], intervals[False]) > 0
+
+
+def test_every_table_names_version_and_commit(whole):
+    record = {"versions": {"transformer-theory": "0.1.0"}}
+    results = [
+        replace(result, provenance={**result.provenance, **record, "commit": 40 * str(index)}) for index, result in enumerate(whole.results)
+    ]
+    made, _ = latex_folder(together(*results), drawn=draw([]))
+    sentence = "Measured with transformer_theory 0.1.0, commits 00000000, 11111111, 22222222."
+    for name in ("all.tex", "networks.tex", *(f"{theory.name}.tex" for theory in synthetic.THEORIES)):
+        text = made[name].decode()
+        assert text.count(sentence.replace("_", r"\_")) == text.count(r"\caption{") > 0, name
+    assert sentence.replace("_", r"\_") in markdown(together(*results))
+    assert "transformer_theory 0.1.0, commit 00000000" in page(results[0])
+    many = [replace(results[0], provenance={**results[0].provenance, "commit": 40 * digit}) for digit in "abcd"]
+    assert software.sentence(many) == "Measured with transformer_theory 0.1.0, 4 commits."
+    mixed = [many[0], replace(many[1], provenance=many[1].provenance | {"dirty": True})]
+    assert software.made_by(mixed) == "transformer_theory 0.1.0, commits aaaaaaaa, bbbbbbbb, some with uncommitted changes"
+    assert software.sentence([Result("made.up")]) == ""
+    measured = {"crate": {"date": "2026-11-27T01:02:03Z", "commit": 40 * "e"}, "joma": {"date": "2026-11-23", "commit": 40 * "f"}}
+    merged = [Result("reach", {"measured": measured}, provenance={"commit": 40 * "0", "date": "2025"})]
+    assert software.commits(merged) == [8 * "e", 8 * "f"]
+    assert software.dates(merged) == "23 November 2026 to 27 November 2026"
+
+
 def named(*rows, **settings):
     result = Result("made.up", settings, Table(rows))
-    return {macro.value: macro.name for macro in macros(together(result))}
+    return {macro.value: macro.name for macro in macros(together(result)) if macro.name != "TTTheories"}
 
 
 def test_macros_of_one_name_get_the_columns_in_which_they_differ():

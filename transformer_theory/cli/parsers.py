@@ -258,7 +258,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
 
     subparser = command("report", report.write_report, "write a page, tables, figures and references from one or several stored results")
     subparser.epilog = REPORT_MORE
-    text = "folders written by compare, verify, run or train, or folders that contain them"
+    text = "folders written by compare, verify, run or train, folders that contain them, or a ledger (docs/claims.json)"
     subparser.add_argument("directories", nargs="+", type=_path, metavar="DIR", help=text)
     for name, content, kind in (
         ("html", "write one page with all results", "FILE"),

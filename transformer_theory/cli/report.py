@@ -11,8 +11,9 @@ from ..core.files import check_targets, write_together
 from .terminal import NAME, progress_line
 
 if TYPE_CHECKING:
-    from ..report.aggregate import Aggregate, Stored
+    from ..report.aggregate import Aggregate
     from ..report.figures import Drawn
+    from ..report.stored import Stored
 
 OUTPUTS = ("html", "latex", "markdown", "bibtex", "figures")
 
@@ -24,8 +25,9 @@ def write_report(options: argparse.Namespace) -> int:
         ValueError: a folder is not a stored result, a result cannot be read, or no output is requested for several results.
         OSError: an output cannot be written, or exists and --overwrite was not given.
     """
-    from ..report.aggregate import aggregate, stored_results
+    from ..report.aggregate import aggregate
     from ..report.figures import draw, pictures
+    from ..report.stored import stored_results
 
     requested = {name: path for name in OUTPUTS if (path := getattr(options, name)) is not None}
     with progress_line() as progress:
@@ -62,13 +64,14 @@ def _write_in_place(stored: "list[Stored]", directories: list[Path]) -> Path:
     from ..core.plotting import svg
     from ..theories import experiment
 
-    if len(stored) != 1 or stored[0].folder not in directories:
+    if len(stored) != 1 or stored[0].folder not in directories or stored[0].folder.is_file():
         outputs = ", ".join(f"--{name}" for name in OUTPUTS)
-        if len(stored) == 1:
+        if len(stored) == 1 and not stored[0].folder.is_file():
             raise ValueError(
                 f"{stored[0].folder} is the only result here; pass this folder to write its page or figure, or add one of {outputs}"
             )
-        raise ValueError(f"{len(stored)} results need the name of an output file, got none; add one of {outputs}")
+        several = "a ledger needs" if any(item.folder.is_file() for item in stored) else f"{len(stored)} results need"
+        raise ValueError(f"{several} the name of an output file, got none; add one of {outputs}")
     item = stored[0]
     has_page = item.result.name in ("compare", "probe", "reach", "train", "verify")
     path = item.folder / ("report.html" if has_page else "figure.svg")
@@ -137,7 +140,7 @@ def _check_files(files: Iterable[Path], stored: "list[Stored]", overwrite: bool)
 
     files = list(files)
     check_targets(files)
-    protected = {(item.folder / name).resolve() for item in stored for name in FILES}
+    protected = {(item.folder / name).resolve() for item in stored for name in FILES} | {item.folder.resolve() for item in stored}
     for path in files:
         if path.resolve() in protected:
             raise FileExistsError(f"{path} holds the measured numbers, which a report never replaces; choose another name")

@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Literal, get_args
@@ -17,10 +18,12 @@ from .errors import nearest
 ACCENTS = {'"': "\u0308", "'": "\u0301", "`": "\u0300", "^": "\u0302", "~": "\u0303", "c": "\u0327", "v": "\u030c", "H": "\u030b"}
 LETTERS = {"AA": "Å", "aa": "å", "O": "Ø", "o": "ø", "ss": "ß", "L": "Ł", "l": "ł", "ae": "æ", "AE": "Æ", "&": "&"}
 BIBLIOGRAPHY = Path(__file__).with_name("references.bib")
-# LICENSE and CITATION.cff repeat the authors; a test compares them. The package does not contain CITATION.cff, so it cannot be read here.
+# LICENSE, CITATION.cff and pyproject.toml repeat these, and a test compares them. The package does not contain these files.
 AUTHORS = "The transformer_theory developers"
 TITLE = "transformer_theory: theories of transformers, side by side"
-YEAR = "2026"  # year of the copyright
+REPOSITORY = "https://github.com/transformer-theory/transformer_theory"
+RELEASED = "2026-11-27"  # date of the version, as ISO 8601
+YEAR = RELEASED[:4]
 
 Status = Literal["", "confirmed", "second-hand", "not found", "own"]
 """Result of the search for the cited statement.
@@ -158,13 +161,20 @@ def bibtex(keys) -> str:
 
 
 def software() -> str:
-    """Returns the BibTeX entry of this library, with the installed version. The library has no public address yet."""
+    """Returns the BibTeX entry of this library: the installed version, its date and the address of the repository."""
     from .. import __version__
 
     author, title = (text.replace("_", r"\_") for text in (AUTHORS, TITLE))
     name, colon, rest = title.partition(":")
-    # Braces keep BibTeX from splitting the author's name and from changing the case of the title.
-    fields = {"author": f"{{{author}}}", "title": f"{{{name}}}{colon}{rest}", "year": YEAR, "howpublished": "Python library"}
-    fields["note"] = f"Version {__version__}"
+    day = date.fromisoformat(RELEASED)
+    fields = {
+        # Braces keep BibTeX from splitting the author's name and from changing the case of the title.
+        "author": f"{{{author}}}",
+        "title": f"{{{name}}}{colon}{rest}",
+        "year": YEAR,
+        "howpublished": "Python library",
+        "note": f"Version {__version__}, {day.day} {day:%B} {day.year}",
+        "url": REPOSITORY,
+    }
     lines = [f"  {field:<12} = {{{value}}},\n" for field, value in fields.items()]
     return f"@misc{{transformertheory{YEAR},\n{''.join(lines)}}}\n"  # not @software, which BibTeX's standard styles do not know

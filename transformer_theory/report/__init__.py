@@ -14,13 +14,14 @@ from ..core.files import write_together
 from ..core.result import Result
 from ..core.theory import Theory
 from . import terminal
-from .aggregate import TRAIN, aggregate, stored_results
+from .aggregate import TRAIN, aggregate
 from .bibtex import bibtex
 from .formulas import mathml
 from .latex import latex
 from .latex_folder import latex_folder
 from .markdown import markdown
 from .page import page
+from .stored import stored_results
 
 __all__ = ["aggregate", "bibtex", "latex", "latex_folder", "markdown", "mathml", "page", "stored_results", "terminal", "write"]
 

@@ -10,13 +10,11 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from ..core.claims import Claim, Verification
-from ..core.files import of_file
 from ..core.measurement import IDENTITY, Measurement
-from ..core.result import FILES, Result
+from ..core.result import Result
 from ..core.statistics import over_heads, over_seeds
 from ..core.theory import Theory
 from . import format
@@ -357,38 +355,3 @@ def _notes(results: Sequence[Result]) -> Iterator[str]:
 
 def _names(indices: Sequence[int]) -> str:
     return ", ".join(map(result_label, indices))
-
-
-@dataclass(frozen=True, eq=False)
-class Stored:
-    """A stored result: its folder, and the SHA-256 of each of its files by name."""
-
-    folder: Path
-    result: Result
-    checksums: dict[str, str]
-
-
-def stored_results(directories: Iterable[Path]) -> list[Stored]:
-    """Loads the results in these folders, each once. From a folder that is not itself a result, loads the results in it, sorted by name.
-
-    Raises:
-        ValueError: a folder neither is nor contains a result, or a result lacks a file, cannot be read or was edited after it was stored.
-        FileNotFoundError: a folder does not exist.
-    """
-    folders: dict[Path, Path] = {}
-    for directory in directories:
-        if not directory.is_dir():
-            raise FileNotFoundError(f"there is no folder {directory}; name one that compare, verify, run or train has written")
-        inside = [directory] if _is_result(directory) else sorted(filter(_is_result, directory.iterdir()))
-        if not inside:
-            raise ValueError(
-                f"{directory} is no stored result and holds none; name a folder that compare, verify, run or train has written"
-            )
-        for folder in inside:
-            folders.setdefault(folder.resolve(), folder)
-    return [Stored(folder, Result.load(folder), {name: of_file(folder / name) for name in FILES}) for folder in folders.values()]
-
-
-def _is_result(folder: Path) -> bool:
-    """Returns whether a folder has at least one file of a result. If others are missing, loading the result raises an error."""
-    return folder.is_dir() and not folder.name.startswith(".") and any((folder / name).is_file() for name in FILES)

@@ -15,6 +15,7 @@ from .latex_findings import matrix
 from .latex_reach import rungs
 from .latex_text import escape, prose, typewriter
 from .reached import reached
+from .software import sentence
 from .table_model import Block, Cell, Code, Column, Note, Piece, Plain, Strong, StrongNote, Table, pieces
 from .tables import summary
 
@@ -51,8 +52,8 @@ def all_theories(combined: Aggregate) -> str:
     """Returns :func:`latex` of results that are already combined."""
     if found := findings(combined):
         return matrix(found, combined, NEEDS)
-    cells = reached(combined)
-    return rungs(cells) if cells else floats(summary(combined))
+    cells, software = reached(combined), sentence(combined.results)
+    return rungs(cells, software) if cells else floats(summary(combined), software)
 
 
 def text(cell: Cell) -> str:
@@ -75,8 +76,13 @@ def _piece(piece: Piece) -> str:
     return escape(piece) if isinstance(piece, Plain) else prose(piece)
 
 
-def longtable(table: Table) -> str:
-    """Returns the LaTeX of a table that breaks across pages, for one-column documents."""
+def longtable(table: Table, software: str = "") -> str:
+    """Returns the LaTeX of a table that breaks across pages, for one-column documents.
+
+    Args:
+        table: the table.
+        software: last sentence of the caption, which names version and commit (:func:`.software.sentence`); may be empty.
+    """
     head = _head(table)
     return "\n".join(
         [
@@ -84,7 +90,7 @@ def longtable(table: Table) -> str:
             r"\begingroup",
             r"\footnotesize\setlength{\tabcolsep}{3pt}\setlength{\LTcapwidth}{\linewidth}\setlength{\LTleft}{0pt}\setlength{\LTright}{0pt}",
             rf"\begin{{longtable}}{{{_columns(table.columns)}}}",
-            rf"\caption{{{_caption(table)}}}\label{{tab:{PREFIX}-{table.name}}}\\",
+            rf"\caption{{{_caption(table, software)}}}\label{{tab:{PREFIX}-{table.name}}}\\",
             *head,
             r"\endfirsthead",
             *head,
@@ -99,12 +105,18 @@ def longtable(table: Table) -> str:
     )
 
 
-def floats(table: Table) -> str:
-    """Returns the LaTeX of a table as floats that fit on a page each. The captions of later floats refer to the first."""
+def floats(table: Table, software: str = "") -> str:
+    """Returns the LaTeX of a table as floats that fit on a page each. The captions of later floats refer to the first.
+
+    Args:
+        table, software: see :func:`longtable`.
+    """
     parts = [HEAD]
     for number, blocks in enumerate(_pages(table)):
         label = f"tab:{PREFIX}-{table.name}"
-        caption = rf"\caption{{{_caption(table)}}}\label{{{label}}}" if not number else rf"Table~\ref{{{label}}}, continued\\[6pt]"
+        caption = (
+            rf"\caption{{{_caption(table, software)}}}\label{{{label}}}" if not number else rf"Table~\ref{{{label}}}, continued\\[6pt]"
+        )
         parts += [
             r"\begin{table*}",
             r"\centering\footnotesize\setlength{\tabcolsep}{3pt}\setlength{\belowcaptionskip}{6pt}",
@@ -119,8 +131,8 @@ def floats(table: Table) -> str:
     return "\n".join([*parts, ""])
 
 
-def _caption(table: Table) -> str:
-    return " ".join(filter(None, (text(table.caption), prose(table.legend))))
+def _caption(table: Table, software: str) -> str:
+    return " ".join(filter(None, (text(table.caption), prose(table.legend), prose(software))))
 
 
 def _pages(table: Table) -> list[list[Block]]:

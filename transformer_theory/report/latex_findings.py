@@ -14,6 +14,7 @@ from . import findings, format
 from .aggregate import Aggregate
 from .findings import Finding, Findings
 from .latex_text import escape, prose, typewriter
+from .software import sentence
 
 MAX_THEORIES = 6  # theories of one panel; the cells of more would be too narrow for an interval on two lines
 MAX_LINES = 55  # lines of \scriptsize type on a page, without the caption
@@ -70,7 +71,7 @@ def matrix(found: Findings, aggregate: Aggregate, head: str) -> str:
                     tables,
                     "",
                     r"\vspace{3pt}",
-                    rf"\parbox{{\linewidth}}{{\raggedright {_note(found, omitted, reasons)}}}",
+                    rf"\parbox{{\linewidth}}{{\raggedright {_note(found, omitted, reasons, sentence(aggregate.results))}}}",
                     r"\end{table*}",
                 ]
             )
@@ -83,7 +84,7 @@ def _height(panels: "Sequence[_Panel]") -> int:
     reasons: list[str] = []
     for panel in panels:
         panel.latex(reasons)
-    return sum(panel.height for panel in panels) + 2 + sum(map(len, reasons)) // _LETTERS
+    return sum(panel.height for panel in panels) + 3 + sum(map(len, reasons)) // _LETTERS
 
 
 def _caption(found: Findings, panels: "Sequence[_Panel]") -> str:
@@ -98,15 +99,16 @@ def _caption(found: Findings, panels: "Sequence[_Panel]") -> str:
     )
 
 
-def _note(found: Findings, omitted: str, reasons: Sequence[str]) -> str:
-    """Explains the marks in one line, and the letters in further lines."""
+def _note(found: Findings, omitted: str, reasons: Sequence[str], software: str) -> str:
+    """Explains the marks in one line and the letters in further lines; the last sentence names the version and the commit."""
     tests = format.several(found.tests, "test")
     marks = (
         rf"\textbf{{Bold}}: as predicted (FDR $\le$ {LEVEL:g}, {tests}). \TTchance{{Grey}}: a null gives as much. "
         rf"$^\dagger$: opposite side. $^\circ$: about any data.{omitted}"
     )
     letters = "; ".join(rf"\textsuperscript{{{_letter(index)}}}~{prose(reason)}" for index, reason in enumerate(reasons))
-    return rf"{marks}\\ {letters}." if letters else marks
+    lines = filter(None, (marks, f"{letters}." if letters else "", prose(software)))
+    return r"\\ ".join(lines)
 
 
 class _Panel:

@@ -25,6 +25,7 @@ from .latex_reach import reach
 from .latex_text import escape, typewriter
 from .macros import definitions, example, macros
 from .reached import reached
+from .software import sentence
 from .table_model import Table
 
 OWN = (
@@ -57,19 +58,20 @@ def latex_folder(
     """
     drawn = drawn or draw(pictures(aggregate), progress=progress)
     texts = {"all.tex": all_theories(aggregate)}
+    software = sentence(aggregate.results)
     leading: list[tuple[str, str]] = []
     if cells := reached(aggregate):
-        texts["reach.tex"] = reach(cells)
+        texts["reach.tex"] = reach(cells, software)
         leading.append(("Reach", "reach"))
     if found := itemize(findings(aggregate)):
         texts["findings.tex"] = found
         leading.append(("Findings", "findings"))
     inputs: list[tuple[str, Theory | None]] = []
     for name, theory, theory_tables in _theories(aggregate):
-        texts[f"{name}.tex"] = "\n".join(map(longtable, theory_tables))
+        texts[f"{name}.tex"] = "\n".join(longtable(table, software) for table in theory_tables)
         inputs.append((name, theory))
     if (networks := tables.networks(aggregate)) is not None:
-        texts["networks.tex"] = longtable(networks)
+        texts["networks.tex"] = longtable(networks, software)
         inputs.append(("networks", None))
     texts["macros.tex"] = definitions(aggregate)
     texts["appendix.tex"] = longtable(tables.provenance(aggregate, folders, checksums))

@@ -15,14 +15,19 @@ _MARKS = {"opposite": r"$^\dagger$", "undecided": r"$^\ddagger$", "explained": r
 _NEEDS = r"% needs \usepackage{booktabs,amsmath}; \input it, or copy it"
 
 
-def reach(cells: Sequence[Reached]) -> str:
+def reach(cells: Sequence[Reached], software: str = "") -> str:
     """Returns the sentences about the reach as an ``itemize`` list, followed by :func:`rungs`."""
     items = [rf"\item \textbf{{{prose(title)}}}: {prose(text)}." for title, text in statements(cells)]
-    return "\n".join([*([r"\begin{itemize}", *items, r"\end{itemize}", ""] if items else []), rungs(cells)])
+    return "\n".join([*([r"\begin{itemize}", *items, r"\end{itemize}", ""] if items else []), rungs(cells, software)])
 
 
-def rungs(cells: Sequence[Reached]) -> str:
-    """Returns the rungs of all theories as floats. A float holds whole theories, as many as fit on a page."""
+def rungs(cells: Sequence[Reached], software: str = "") -> str:
+    """Returns the rungs of all theories as floats. A float holds whole theories, as many as fit on a page.
+
+    Args:
+        cells: the rungs.
+        software: last sentence of the caption, which names version and commit (:func:`.software.sentence`); may be empty.
+    """
     pages: list[list[list[Reached]]] = [[]]
     for own in by_theory(cells):
         if pages[-1] and sum(len(group) + 2 for group in pages[-1]) + len(own) + 2 > MAX_LINES:
@@ -36,6 +41,7 @@ def rungs(cells: Sequence[Reached]) -> str:
         rf"\textbf{{Bold}}: beyond chance on the predicted side (FDR $\le$ {LEVEL:g} in each ladder, {tests}). $^\dagger$: opposite side. "
         r"$^\ddagger$: undecided. $^\sim$: a second null gives as much. $^{\neq}$: a second null puts the value on the other side. "
         r"$^\ast$: covered by the theorem."
+        f"{f' {prose(software)}' if software else ''}"
     )
     floats = []
     for number, groups in enumerate(pages):

@@ -2,28 +2,39 @@ r"""A LaTeX macro for each number of the results: a document that uses them is u
 
 The name of a measured value is ``\TT``, the theory (``attnsvm``), the quantity without articles and prepositions, and the place:
 ``\TTattnsvmCosineMaxMarginDirectionRawTokens``. Suffixes name further numbers of the same row: ``Low`` and ``High`` (the interval),
-``Null``, ``Predicted``, ``Threshold``, ``P`` and ``Seeds``.
+``Null``, ``Predicted``, ``Threshold``, ``Agreement``, ``P`` and ``Seeds``.
 
 The name of a claim's macro is ``\TT``, the theory and the claim: ``\TTattnsvmGlobalDirection``, the value of the worst seed. Suffixes:
 ``Consistent``, ``Seeds``, ``Low`` and ``High`` (the interval of the share), ``Median``, ``Threshold`` and ``Control``.
 
 LaTeX allows only letters in names, so digits are spelt out. If several numbers would have the same name, the columns in which they differ
 (data, setting, split, layer, head, step, rung, settings of the run) are added to it. Numbers that differ in no column get no macro.
+
+The list begins with the commands behind the numbers, R1, R2 and so on, and with macros for the whole: ``\TTVersion``, ``\TTCommit``,
+``\TTDate``, ``\TTTheories``, and counts of claims, tests and rungs. The macros of one row or claim follow a comment that states quantity,
+place, n, interval and command.
 """
 
 import re
+import textwrap
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from . import format
-from .aggregate import Aggregate, Entry
+from .aggregate import Aggregate, Checked, Entry, result_label
+from .findings import FOUND, findings
 from .latex_text import escape
+from .reached import reached
+from .software import commits, dates, made_by, versions
 from .tables import experiment_of
 
 PREFIX = "TT"
 # words that names omit
 _SMALL = frozenset(re.findall(r"\w+", "a an and as at by for from in is it its of on or that the their to was were which with"))
+MAX_COMMAND = 160  # characters of a command above the macros; the head of the list has it in full
 _DIGITS = ("Zero", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
 # columns that may be added to a name, in this order
 _QUALIFIERS = ("split", "setting", "layer", "head", "step", "rung", "unit", "scope", "kind", "data", "op", "basis")
@@ -35,68 +46,147 @@ class Macro:
 
     Attributes:
         name: name of the macro, without the backslash.
-        text: the rounded number that the macro prints.
-        value: the number in full precision.
-        description: theory, quantity, place and suffix, for the comment after the definition.
+        text: what the macro prints: the rounded number, or a version, a commit or a date.
+        value: the number in full precision, or the text.
+        suffix: which number of its row it is, for the comment behind the definition; empty for the value.
+        about: quantity, place, n, interval and command of the row or claim, for the comment above the definitions.
     """
 
     name: str
     text: str
-    value: float | int
-    description: str
+    value: float | int | str
+    suffix: str = ""
+    about: str = ""
 
     def __str__(self) -> str:
-        exact = str(self.value) if isinstance(self.value, int) else repr(float(self.value))
-        digits = escape(self.text).replace(",", "{,}")
-        comment = " ".join(self.description.split()).encode("ascii", "backslashreplace").decode()
-        return f"\\newcommand{{\\{self.name}}}{{{digits}}} % {comment} = {exact}"
+        exact = repr(float(self.value)) if isinstance(self.value, float) else str(self.value)
+        digits = escape(self.text).replace(",", "{,}") if not isinstance(self.value, str) else escape(self.text)
+        return f"\\newcommand{{\\{self.name}}}{{{digits}}} % {f'{self.suffix} = ' if self.suffix else ''}{_ascii(exact)}"
 
 
 def macros(aggregate: Aggregate) -> list[Macro]:
-    """Returns the macros of the claims, then those of the entries. If several have the same name, all of them are dropped."""
-    candidates = [*_of_claims(aggregate), *_of_entries(aggregate)]
-    names = [macro.name for macro in candidates]
-    return [macro for macro in candidates if names.count(macro.name) == 1] if len(set(names)) < len(names) else candidates
+    """Returns the macros of the whole, of the claims and of the entries. If several have the same name, all of them are dropped."""
+    candidates = [*_of_all(aggregate), *_of_claims(aggregate), *_of_entries(aggregate)]
+    names = Counter(macro.name for macro in candidates)
+    return [macro for macro in candidates if names[macro.name] == 1]
 
 
 def definitions(aggregate: Aggregate) -> str:
     r"""Returns the definitions of all macros: the text of a file to ``\input`` in the preamble."""
-    head = (
-        "% Every number of the results as a macro, with what it is and its value in full behind it.",
+    lines = [
+        "% Every number of the results as a macro, with its value in full behind it. The comment above it states quantity and place; n,",
+        "% the number of seeds or samples; the interval; and the command that made it.",
         "% Without a suffix: the mean over the seeds, or the value of a claim's worst seed.",
-    )
-    return "\n".join([*head, *map(str, macros(aggregate)), ""])
+        "% The commands, with version, commit and date:",
+    ]
+    lines += [_ascii(f"% {_command(aggregate, index)} ({_state(aggregate, index)})") for index in _indices(aggregate)]
+    for about, group in groupby(macros(aggregate), key=lambda macro: macro.about):
+        lines += ["", *([_ascii(f"% {about}")] if about else []), *map(str, group)]
+    return "\n".join([*lines, ""])
+
+
+def _ascii(text: str) -> str:
+    """Returns a text on one line in ASCII, for a comment."""
+    return " ".join(text.split()).encode("ascii", "backslashreplace").decode()
+
+
+def _indices(aggregate: Aggregate) -> range:
+    return range(len(aggregate.results))
+
+
+def _command(aggregate: Aggregate, index: int) -> str:
+    """Returns the label and the command of a result: ``"R1: transformer-theory compare --data digits"``."""
+    result = aggregate.results[index]
+    return f"{result_label(index)}: {format.portable_command(result.provenance) or f'{result.name}, command not stored'}"
+
+
+def _state(aggregate: Aggregate, index: int) -> str:
+    """Returns version, commit and date of a result."""
+    result = [aggregate.results[index]]
+    return ", ".join(filter(None, (made_by(result), dates(result))))
+
+
+def _about(aggregate: Aggregate, results: Iterable[int], *parts: str) -> str:
+    """Joins the parts of a comment and the commands behind the numbers; the head of the list has long commands in full."""
+    indices = sorted(set(results))
+    commands = "; ".join(textwrap.shorten(_command(aggregate, index), MAX_COMMAND, placeholder=" ...") for index in indices[:2])
+    more = f"; {', '.join(map(result_label, indices[2:]))}" if indices[2:] else ""
+    return " | ".join(filter(None, (*parts, commands + more)))
 
 
 def example(candidates: Sequence[Macro]) -> Macro | None:
     """Selects the macro for the example document: the first measured value, otherwise the first count; None without candidates."""
-    return next((macro for macro in candidates if isinstance(macro.value, float)), candidates[0] if candidates else None)
+    numbers = [macro for macro in candidates if not isinstance(macro.value, str)]
+    return next((macro for macro in numbers if isinstance(macro.value, float)), numbers[0] if numbers else None)
+
+
+def _of_all(aggregate: Aggregate) -> Iterator[Macro]:
+    """Yields the macros of the whole: version, commit and date of the results, and counts of theories, claims and corrections."""
+    results = aggregate.results
+    about = _about(aggregate, _indices(aggregate), "of all results")
+    texts = {"Version": ", ".join(versions(results)), "Commit": ", ".join(commits(results)), "Date": dates(results)}
+    for name, text in texts.items():
+        if text:
+            yield Macro(PREFIX + name, text, text, "", about)
+    claims = [checked.verification for checked in aggregate.claims]
+    numbers = {"Theories": (len(aggregate.theories), "theories in these results")}
+    if claims:
+        seeds = [len(claim.seeds) for claim in claims]
+        numbers |= {
+            "Claims": (len(claims), "claims that were verified"),
+            "ClaimsConsistent": (sum(claim.verdict == "consistent" for claim in claims), "of these consistent on every decided seed"),
+            "ControlsFail": (sum(claim.control == "fails" for claim in claims), "controls that fail on every seed, as they must"),
+            "Corrections": (sum(bool(claim.corrects) for claim in claims), "claims that correct a published statement"),
+            "SeedsMin": (min(seeds), "smallest number of seeds of a claim"),
+            "SeedsMax": (max(seeds), "largest number of seeds of a claim"),
+        }
+    if found := findings(aggregate):
+        numbers["Tests"] = (found.tests, "tests over which the false discovery rate of the findings is controlled")
+        numbers["Found"] = (sum(finding.outcome in FOUND for finding in found.all), "findings that are as predicted")
+    if cells := [cell for cell in reached(aggregate) if cell.row.value is not None]:
+        numbers["Rungs"] = (len(cells), "rungs that were measured")
+        numbers["RungsBeyond"] = (sum(cell.outcome == "beyond chance" for cell in cells), "of these beyond chance on the predicted side")
+        numbers["RungSeeds"] = (max(cell.seeds for cell in cells), "largest number of seeds of a rung")
+    for name, (value, what) in numbers.items():
+        yield Macro(PREFIX + name, format.number(value), value, what, about)
 
 
 def _of_claims(aggregate: Aggregate) -> Iterator[Macro]:
+    origins: dict[str, list[int]] = {}
+    for index, result in enumerate(aggregate.results):
+        for verification in result.verifications:
+            origins.setdefault(verification.id, []).append(index)
     for theory in aggregate.theories:
         claims, name = aggregate.claims_of(theory), PREFIX + _theory(theory.name)
         if claims:
             consistent = sum(checked.verification.outcome == "consistent" for checked in claims)
-            yield Macro(f"{name}Claims", str(len(claims)), len(claims), f"{theory.name}: claims that were verified")
-            yield Macro(f"{name}ClaimsConsistent", str(consistent), consistent, f"{theory.name}: of these consistent")
+            sources = {index for checked in claims for index in origins[checked.verification.id]}
+            about = _about(aggregate, sources, f"{theory.name}: claims", f"n = {format.several(len(claims), 'claim')}")
+            yield Macro(f"{name}Claims", str(len(claims)), len(claims), "verified", about)
+            yield Macro(f"{name}ClaimsConsistent", str(consistent), consistent, "of these consistent", about)
         for checked in claims:
-            claim, number = checked.verification, "" if checked.number == 1 else _words(str(checked.number))
-            words = name + _words(checked.name) + number
-            low, high = claim.interval
-            numbers: list[tuple[str, float | int | None, str]] = [
-                ("", claim.worst.value, format.number(claim.worst.value)),
-                ("Threshold", claim.worst.threshold, format.number(claim.worst.threshold)),
-                ("Consistent", claim.consistent, str(claim.consistent)),
-                ("Seeds", len(claim.seeds), str(len(claim.seeds))),
-                ("Low", low, f"{low:.2f}"),
-                ("High", high, f"{high:.2f}"),
-                ("Median", claim.median, format.number(claim.median)),
-                ("Control", claim.worst_control.value, format.number(claim.worst_control.value)),
-            ]
-            for suffix, value, text in numbers:
-                if value is not None:
-                    yield Macro(words + suffix, text, value, " | ".join(filter(None, (claim.id, claim.measures, suffix.lower()))))
+            yield from _of_claim(aggregate, checked, name, origins[checked.verification.id])
+
+
+def _of_claim(aggregate: Aggregate, checked: Checked, name: str, origins: Sequence[int]) -> Iterator[Macro]:
+    claim, number = checked.verification, "" if checked.number == 1 else _words(str(checked.number))
+    words = name + _words(checked.name) + number
+    low, high = claim.interval
+    share = f"95 % interval of the consistent share {low:.3g} to {high:.3g}"
+    about = _about(aggregate, origins, claim.id, claim.measures, f"n = {format.several(len(claim.seeds), 'seed')}", share)
+    numbers: list[tuple[str, float | int | None, str]] = [
+        ("", claim.worst.value, format.number(claim.worst.value)),
+        ("Threshold", claim.worst.threshold, format.number(claim.worst.threshold)),
+        ("Consistent", claim.consistent, str(claim.consistent)),
+        ("Seeds", len(claim.seeds), str(len(claim.seeds))),
+        ("Low", low, f"{low:.2f}"),
+        ("High", high, f"{high:.2f}"),
+        ("Median", claim.median, format.number(claim.median)),
+        ("Control", claim.worst_control.value, format.number(claim.worst_control.value)),
+    ]
+    for suffix, value, text in numbers:
+        if value is not None:
+            yield Macro(words + suffix, text, value, suffix.lower() or "worst seed", about)
 
 
 def _of_entries(aggregate: Aggregate) -> Iterator[Macro]:
@@ -110,7 +200,7 @@ def _of_entries(aggregate: Aggregate) -> Iterator[Macro]:
             qualifier = "".join(_words(format.place(entry.row, column)) for column in columns)
             if len({other.on for other in entries}) > 1 and not columns:
                 qualifier = _words(entry.on)
-            yield from _numbers(name + qualifier, entry)
+            yield from _numbers(aggregate, name + qualifier, entry)
 
 
 def _base(aggregate: Aggregate, entry: Entry) -> str:
@@ -125,7 +215,7 @@ def _base(aggregate: Aggregate, entry: Entry) -> str:
     return PREFIX + _theory(row.theory) + _words(row.quantity) + _words(where)
 
 
-def _numbers(name: str, entry: Entry) -> Iterator[Macro]:
+def _numbers(aggregate: Aggregate, name: str, entry: Entry) -> Iterator[Macro]:
     """Yields the macros of one entry: its value without a suffix, its other numbers with theirs. Missing numbers are skipped."""
     row = entry.row
     low, high = row.interval or (None, None)
@@ -140,10 +230,25 @@ def _numbers(name: str, entry: Entry) -> Iterator[Macro]:
             ("Threshold", row.threshold),
         )
     ]
+    numbers += [("Agreement", row.agreement, format.number(row.agreement, 2))]
     numbers += [("P", row.p, format.number(row.p)), ("Seeds", entry.seeds if len(entry.rows) > 1 else None, str(entry.seeds))]
+    about = _about(aggregate, entry.results, row.theory, format.label(row), entry.on, *_extent(entry))
     for suffix, value, text in numbers:
         if value is not None:
-            yield Macro(name + suffix, text, value, " | ".join(filter(None, (row.theory, format.label(row), entry.on, suffix.lower()))))
+            yield Macro(name + suffix, text, value, suffix.lower(), about)
+
+
+def _extent(entry: Entry) -> tuple[str, str]:
+    """Returns n and the interval of an entry as texts: the seeds, and what each seed measured if the rows know it."""
+    row = entry.row
+    counts = {single.n for single in entry.rows if single.value is not None}
+    each = counts.pop() if len(counts) == 1 else None
+    samples = "" if each is None else f", {format.number(each)} each" if len(entry.rows) > 1 else format.number(each)
+    seeds = format.several(entry.seeds, "seed") if len(entry.rows) > 1 or not samples else ""
+    if row.interval is None:
+        return f"n = {seeds}{samples}", "no interval"
+    low, high = (format.amount(bound, row.unit) for bound in row.interval)
+    return f"n = {seeds}{samples}", f"95 % interval {row.interval_kind or 'over seeds'} {low} to {high}"
 
 
 def _theory(name: str) -> str:

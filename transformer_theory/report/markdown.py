@@ -9,6 +9,7 @@ from .aggregate import Aggregate
 from .findings import Finding, Findings, sentences
 from .formulas import spans
 from .reached import reached, statements
+from .software import sentence
 from .table_model import Cell, Code, Note, Piece, Plain, Strong, StrongNote, Table, pieces
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~$#])")
@@ -22,12 +23,12 @@ def markdown(aggregate: Aggregate, provenance: Table | None = None) -> str:
         provenance: table of provenance; if None, a table without folders and checksums is made from the results.
     """
     found = findings.findings(aggregate)
-    parts = ["# Results"]
+    parts = ["# Results", *filter(None, (_prose(sentence(aggregate.results)),))]
     if cells := reached(aggregate):
         parts += ["\n".join(f"- **{_prose(title)}**: {_prose(text)}." for title, text in statements(cells))]
         parts += [table(part) for part in [reach_map.table(cells)] if part is not None]
     if found:
-        parts += ["\n".join(f"- {_prose(sentence)}" for sentence in sentences(found)), matrix(found)]
+        parts += ["\n".join(f"- {_prose(line)}" for line in sentences(found)), matrix(found)]
     parts += [table(tables.summary(aggregate))]
     for theory in aggregate.theories:
         parts += [f"## {text(theory.title)}", *([text(theory.question)] if theory.question else [])]

@@ -16,6 +16,7 @@ from . import format, table_model
 from .aggregate import Aggregate
 from .findings import FOUND, OUTCOMES, Finding, Findings, View, findings, interval_text, null_text, p_text, short, statements
 from .html import inline
+from .overview import overview
 from .table_model import Block, Column, Line, Note, Plain, Strong
 
 if TYPE_CHECKING:
@@ -218,4 +219,5 @@ def section(aggregate: Aggregate) -> dict[str, Any] | None:
         return None
     tests = f"{format.several(found.tests, 'test')}, false discovery rate at most {100 * LEVEL:.0f}\u00a0%."
     figure = inline(lambda: matrix(found), "findings-matrix", "The headline of each theory on the data and in the networks")
-    return {"statements": statements(found), "matrix": figure, "caption": tests, "table": table(found)}
+    lines = overview(found, aggregate.theories)
+    return {"statements": statements(found), "overview": lines, "matrix": figure, "caption": tests, "table": table(found)}

@@ -20,6 +20,7 @@ from .correlations import correlation_table
 from .curves import Curves, Series, curves, series
 from .html import inline, rendered
 from .slider import slider
+from .software import made_by
 from .timeline import on_timeline, sentences
 
 MAX_NUMBERS = 300  # largest number of measurements in one part of the page; the rest are in table.jsonl
@@ -108,6 +109,7 @@ def _head(combined: Aggregate, single: Result | None) -> dict[str, Any]:
     seeds = settings.get("seeds") or [settings["seed"]] if "seeds" in settings or "seed" in settings else []
     facts += [f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"] if seeds else []
     facts += [f"{single.provenance['seconds']:.0f}\u00a0s"] if "seconds" in single.provenance else []
+    facts += [made] if (made := made_by([single])) else []
     return {"title": title, "heading": heading, "lead": lead, "facts": " · ".join(facts)}
 
 

@@ -1,9 +1,9 @@
 """The pages of the documentation about the reach of the theories.
 
 ``python -m transformer_theory.report.reach_docs DOCS [RESULT ...]`` stores results of ``transformer-theory reach`` as DOCS/reach, with
-fewer digits of the null draws of the ladders' quantities and without the other draws. From it the program writes DOCS/figures/reach.svg,
-DOCS/reach_findings.md and DOCS/reach_rungs.md. Theories that no RESULT has measured keep the rungs stored there, so one theory can be
-measured again alone.
+fewer digits of the null draws of the ladders' quantities and without the other draws. From it the program writes reach.svg and
+reach_overview.svg in DOCS/figures, DOCS/reach_findings.md and DOCS/reach_rungs.md. Theories that no RESULT has measured keep the rungs
+stored there, so one theory can be measured again alone.
 """
 
 import sys
@@ -20,6 +20,7 @@ from .format import portable_command
 from .markdown import table as formatted
 from .markdown import text
 from .reach_map import reach_map, table
+from .reach_overview import reach_overview
 from .reached import reached, statements
 
 FOLDER = "reach"
@@ -33,8 +34,8 @@ def pages(result: Result) -> dict[str, str]:
         ValueError: the result holds no rungs.
     """
     cells = reached(aggregate(result))
-    figure, numbers = reach_map(cells), table(cells)
-    if figure is None or numbers is None:
+    figure, overview, numbers = reach_map(cells), reach_overview(cells), table(cells)
+    if figure is None or overview is None or numbers is None:
         raise ValueError(f"expected a result of reach, got {result.name} without rungs")
     seeds, inputs = len(result.settings["seeds"]), ", ".join(result.settings.get("inputs", {}).values())
     lines = [f"- **{text(title)}**: {text(sentence)}." for title, sentence in statements(cells)]
@@ -46,6 +47,7 @@ def pages(result: Result) -> dict[str, str]:
     origin = f"*{seeds} seeds, {len(cells)} rungs; {machine}{f'; {inputs}' if inputs else ''}. {measured}.*"
     return {
         "figures/reach.svg": svg(figure) + "\n",
+        "figures/reach_overview.svg": svg(overview) + "\n",
         "reach_findings.md": "\n".join([*lines, "", origin, ""]),
         "reach_rungs.md": formatted(numbers) + "\n",
     }

@@ -116,7 +116,7 @@ def _tile(ax: "Axes", cell: Reached, left: float, top: float, width: float) -> N
 
     height, text = TILE - 0.03, INK
     share = min(1.0, max(0.0, 1.0 if cell.row.agreement is None else cell.row.agreement)) if cell.outcome == "beyond chance" else 0.0
-    face = _shade(share) if cell.outcome == "beyond chance" else "white"
+    face = shade(share) if cell.outcome == "beyond chance" else "white"
     if share > DARK:
         text = "white"
     patch = {"facecolor": face, "edgecolor": RULE, "linewidth": 0.5, "hatch": "////" if cell.outcome == "not measured" else None}
@@ -162,7 +162,7 @@ def _numbers(cell: Reached) -> tuple[str, str]:
     return f"{mark}{cell.number}", interval
 
 
-def _shade(share: float) -> tuple[float, float, float]:
+def shade(share: float) -> tuple[float, float, float]:
     """Returns a shade of one hue whose lightness falls evenly with the share, so that it is legible in grey and to colour-blind readers."""
     light, dark = (0.90, 0.94, 0.98), (0.06, 0.25, 0.45)
     red, green, blue = (a + (b - a) * share for a, b in zip(light, dark))
@@ -177,7 +177,7 @@ def _legend(ax: "Axes", cells: Sequence[Reached], height: float) -> None:
     texts = {"fontsize": TINY, "va": "center", "color": INK}
     ax.plot((0, WIDTH), (height - LEGEND, height - LEGEND), color=RULE, linewidth=0.7)
     for i in range(5):
-        ax.add_patch(Rectangle((0.03 + 0.1 * i, first - 0.05), 0.1, 0.1, facecolor=_shade(i / 4), edgecolor="none"))
+        ax.add_patch(Rectangle((0.03 + 0.1 * i, first - 0.05), 0.1, 0.1, facecolor=shade(i / 4), edgecolor="none"))
     ax.text(0.57, first, "beyond chance, shaded by the agreement, 0 to 1 (×: effect relative to the first rung)", **texts)
     ax.add_patch(Rectangle((5.0, first - 0.05), 0.16, 0.1, facecolor="white", edgecolor=INK, linewidth=0.8))
     ax.text(5.2, first, "covered by the theorem", **texts)

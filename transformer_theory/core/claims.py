@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import torch
 
-from . import display
+from . import display, parallel
 from .errors import NotConverged
 from .measurement import Measurement, Null, Op, VerdictName, judge
 from .sources import Source
@@ -147,7 +147,11 @@ class Claim:
         seeds = tuple(seeds)
         if not seeds:
             raise ValueError("seeds must name at least one seed, got none; pass e.g. seeds=range(5)")
-        return Verification.of(self, seeds, [self.run(seed) for seed in seeds])
+        outcomes = []
+        for number, seed in enumerate(seeds, 1):
+            parallel.progress(f"check and control on seed {seed} ({number} of {len(seeds)})")
+            outcomes.append(self.run(seed))
+        return Verification.of(self, seeds, outcomes)
 
 
 def _from_json(number: float | None) -> float:
@@ -374,11 +378,9 @@ def verify_claims(claims: Sequence[Claim], seeds: Iterable[int] = range(5)) -> I
     seeds = tuple(seeds)
     if not claims or not seeds:
         raise ValueError(f"at least one claim and one seed are needed, got {len(claims)} claims and {len(seeds)} seeds; add one")
-    from .parallel import stream
-
     # One job per claim and seed, so that the workers share even a single claim. The outcomes arrive in the order of the jobs, so each
     # claim takes the next len(seeds) of them.
-    outcomes = stream(_run_one, ({"claim": claim, "seed": seed} for claim in claims for seed in seeds))
+    outcomes = parallel.stream(_run_one, ({"claim": claim, "seed": seed} for claim in claims for seed in seeds))
     return (Verification.of(claim, seeds, islice(outcomes, len(seeds))) for claim in claims)
 
 

@@ -79,7 +79,7 @@ class Workers:
 
 
 _active: ContextVar[Workers | None] = ContextVar("active", default=None)
-_listener: ContextVar[Callable[[str], None]] = ContextVar("listener", default=lambda text: None)
+_listener: ContextVar[Callable[[str], None] | None] = ContextVar("listener", default=None)
 
 
 def stream(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> Iterator[T]:
@@ -124,7 +124,7 @@ def _with_progress(results: Iterator[T], lines: IO[str]) -> Iterator[T]:
         unfinished = ""
         while not finished.wait(PROGRESS_INTERVAL):
             *whole, unfinished = (unfinished + lines.read()).split("\n")
-            for line in whole:
+            for line in whole if listener is not None else ():
                 listener(line)
 
     thread = threading.Thread(target=pass_on, daemon=True)
@@ -174,7 +174,13 @@ def _append(path: str, line: str) -> None:
 
 def progress(text: str) -> None:
     """Sends one line of progress to the active listener, if there is one."""
-    _listener.get()(text)
+    if (listener := _listener.get()) is not None:
+        listener(text)
+
+
+def listening() -> bool:
+    """Returns whether there is an active listener."""
+    return _listener.get() is not None
 
 
 @contextlib.contextmanager

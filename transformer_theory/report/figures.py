@@ -12,8 +12,8 @@ from ..core.measurement import Table
 from ..core.plotting import pdf, style, svg
 from ..core.result import Result
 from ..core.theory import Theory
-from . import format, matrix, network_figures, reach_map, training_figures
-from .aggregate import COMPARE, NETWORK, ON_DATA, TRAIN, Aggregate, data_name, result_label
+from . import format, layers, matrix, network_figures, reach_map, training_figures
+from .aggregate import COMPARE, NETWORK, ON_DATA, PROBE, TRAIN, Aggregate, data_name, result_label
 from .curves import Curves, Series, curves, series
 from .findings import findings
 from .reached import reached
@@ -96,15 +96,20 @@ def pictures(aggregate: Aggregate) -> list[Picture]:
             name = "-".join(filter(None, (stem, suffix.lower(), picture.name)))
             title = f"{data_name(result)}{f' ({suffix})' if suffix else ''}: {picture.title}"
             all_pictures.append(replace(picture, name=name, title=title, result=index))
-    if found := findings(aggregate):
-        stem = "-".join(dict.fromkeys(stem for result, stem in zip(aggregate.results, stems) if result.name == COMPARE))
-        title = "what was found: the headline of each theory on data and in networks"
-        all_pictures.insert(0, Picture(f"{stem}-findings", title, None, partial(matrix.matrix, found)))
-    if cells := reached(aggregate):
-        title = "how far the theories reach as their assumptions are relaxed"
-        all_pictures.insert(0, Picture("reach-map", title, None, partial(reach_map.reach_map, cells)))
+    stem = "-".join(dict.fromkeys(stem for result, stem in zip(aggregate.results, stems) if result.name == COMPARE))
+    all_pictures = [*of_all(aggregate, stem), *all_pictures]
     names = format.unique(picture.name for picture in all_pictures)
     return [replace(picture, name=name) for picture, name in zip(all_pictures, names)]
+
+
+def of_all(aggregate: Aggregate, stem: str = "") -> Iterator[Picture]:
+    """Yields the figures that sum the results up: the reach map and the matrix of findings, whose name begins with ``stem``."""
+    if cells := reached(aggregate):
+        title = "how far the theories reach as their assumptions are relaxed"
+        yield Picture("reach-map", title, None, partial(reach_map.reach_map, cells))
+    if found := findings(aggregate):
+        title = "what was found: the headline of each theory on data and in networks"
+        yield Picture("-".join(filter(None, (stem, "findings"))), title, None, partial(matrix.matrix, found))
 
 
 def file_names(pictures: Iterable[Picture]) -> list[str]:
@@ -152,6 +157,10 @@ def of_result(result: Result, theories: Sequence[Theory]) -> Iterator[Picture]:
         yield from _of_comparison(result, theories)
     elif result.name == TRAIN:
         yield from _of_training(result, theories)
+    elif result.name == PROBE:
+        title = "the headline of each theory in each layer"
+        yield Picture("layers", title, None, partial(layers.by_layer, result, theories))
+        yield from _timeline(series(result), theories)
     else:
         for theory in theories:
             for kind in theory.experiments:

@@ -9,12 +9,11 @@
 # %% [markdown]
 # # Quickstart: your tokens, your network, a figure for your paper
 #
-# Five steps, from numpy arrays to a figure and a table with references. Nothing is downloaded, and all of it takes less than a minute on two
-# cores of a laptop. Every cell runs on any machine with `pip install "transformer-theory[notebook]"`
-# ([where to get it](../start.md#install)). Put in your own tokens and your own network where the comments say so.
+# From numpy arrays to a figure and a table with references. Nothing is downloaded, and the whole notebook takes less than two minutes on two
+# cores. It needs `pip install "transformer-theory[notebook]"` ([where to get it](../start.md#install)). Put your own tokens and your own
+# network where the comments say so.
 
 # %%
-import numpy as np
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
@@ -24,61 +23,73 @@ import transformer_theory as tt
 # %% [markdown]
 # ## 1. Your tokens
 #
-# A data set is n sequences of vectors: a numpy array or a tensor `[n, seq, dim]`. Labels are optional, and so are the ids of words. Here each
-# handwritten digit of 8 × 8 pixels is cut into 16 patches of 2 × 2 pixels.
+# A data set is n sequences of vectors: a numpy array or a tensor `[n, seq, dim]`. Labels are optional, and so are the ids of words
+# ([all fields](../start.md#three-next-steps)). Here each handwritten digit of 8 × 8 pixels is cut into 16 patches of 2 × 2 pixels.
 
 # %%
 digits = load_digits()
 images = digits.images / 16  # [1797, 8, 8], in [0, 1]
-patches = images.reshape(-1, 4, 2, 4, 2).transpose(0, 1, 3, 2, 4).reshape(-1, 16, 4)
+patches = images.reshape(-1, 4, 2, 4, 2).transpose(0, 1, 3, 2, 4)
+patches = patches.reshape(-1, 16, 4)
 
-data = tt.TokenData(tokens=patches, labels=digits.target, name="my digits")  # your arrays here
+# Your arrays here:
+data = tt.TokenData(tokens=patches, labels=digits.target, name="my digits")
 data
 
 # %% [markdown]
 # ## 2. What do theories say about these data?
 #
-# `tt.list_theories()` has all theories; two are enough here. `compare` trains small networks from several seeds, measures untrained ones beside
-# them, runs each theory's own model on the tokens and on noise of the same shape, and tests the outcome. Leave out the arguments to compare
-# everything, which takes minutes.
+# `compare` trains small networks from several seeds, measures untrained ones beside them, runs each theory's own model on the tokens and on
+# noise of the same shape, and tests the outcome. `tt.list_theories()` has all theories; two of them and one kind of network are enough here.
+# `tt.compare(data)` compares everything, which takes minutes.
 
 # %%
-result = tt.compare(data[:600], ["rate_reduction", "collapse"], networks=["ViT"], seeds=2, steps=200, claim_seeds=0)
+result = tt.compare(
+    data[:600],
+    ["rate_reduction", "collapse"],
+    networks=["ViT"],
+    seeds=2,
+    steps=120,
+    claim_seeds=0,
+)
 result
 
 # %%
 result.plot()
 
 # %% [markdown]
-# Each dot is a mean over seeds with its interval. Grey is the null: the same quantity where the theory says nothing, such as permuted labels or
-# untrained networks. **A value within its null is no finding.** [When is a number a finding?](../statistics.md) explains the tests.
+# A dot is the mean over the seeds with its interval. Grey is the null: the same quantity where the theory says nothing, such as permuted labels
+# or untrained networks. **A value within its null is no finding**; [when is a number a finding?](../statistics.md) explains the tests.
 #
-# Every number is a row of one table.
+# Every number is a row of one table. This is a headline on the raw tokens, and in the networks beside two nulls:
 
 # %%
-frame = result.table.summary().to_pandas()  # means over seeds; result.to_pandas() has a line per seed
-headline = "rate reduction as a share of the optimum"
-headlines = frame[(frame.quantity == headline) & frame.step.isna() & frame.layer.isna()]
-headlines[["quantity", "model", "value", "interval_low", "interval_high", "null_median", "null_kind", "p"]].round(3)
+frame = result.table.summary().to_pandas()  # means over seeds
+headline = frame.quantity == "rate reduction as a share of the optimum"
+rows = frame[headline & frame.step.isna() & frame.layer.isna()]
+columns = ["kind", "model", "value", "interval_low", "interval_high"]
+rows[[*columns, "null_kind", "null_median", "p"]].round(3)
 
 # %% [markdown]
 # ## 3. Your network
 #
-# Any torch module will do; this one knows nothing of the library. Write yours here, or load it.
+# Any torch module will do. This one knows nothing of the library; write yours here, or load it.
 
 
 # %%
 class Block(nn.Module):
     def __init__(self, dim, heads):
         super().__init__()
-        self.norms = nn.ModuleList([nn.LayerNorm(dim), nn.LayerNorm(dim)])
+        self.norm1, self.norm2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.attention = nn.MultiheadAttention(dim, heads, batch_first=True)
-        self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
+        self.mlp = nn.Sequential(
+            nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim)
+        )
 
     def forward(self, x):
-        y = self.norms[0](x)
+        y = self.norm1(x)
         x = x + self.attention(y, y, y, need_weights=False)[0]
-        return x + self.mlp(self.norms[1](x))
+        return x + self.mlp(self.norm2(x))
 
 
 class MyViT(nn.Module):
@@ -86,7 +97,7 @@ class MyViT(nn.Module):
         super().__init__()
         self.patches = nn.Conv2d(1, dim, kernel_size=2, stride=2)
         self.positions = nn.Parameter(0.02 * torch.randn(1, 16, dim))
-        self.blocks = nn.ModuleList([Block(dim, heads) for _ in range(depth)])
+        self.blocks = nn.ModuleList(Block(dim, heads) for _ in range(depth))
         self.head = nn.Linear(dim, classes)
 
     def forward(self, images):  # [batch, 1, 8, 8]
@@ -100,39 +111,46 @@ class MyViT(nn.Module):
 # ## 4. What do theories see in your network?
 #
 # A probe measures a module while it runs, and changes nothing in it. Two lines in your training loop are enough: `with probe` around a forward
-# pass on validation images, and their labels.
+# pass on validation images, and their labels. Each theory has metrics of its own.
 
 # %%
+names = ["attention_svm", "rate_reduction", "crate", "vision", "collapse", "particles"]
+theories = [theory for theory in tt.list_theories() if theory.name in names]
+metrics = [one for theory in theories for one in theory.in_networks.metrics()]
+
 torch.manual_seed(0)
-pixels, labels = torch.tensor(images, dtype=torch.float32).unsqueeze(1), torch.tensor(digits.target)
+pixels = torch.tensor(images, dtype=torch.float32).unsqueeze(1)
+labels = torch.tensor(digits.target)
 order = torch.randperm(len(pixels))
-train, validation = order[:1400], order[1400:1656]
+train, validation = order[:1500], order[1500:1756]
 
 model = MyViT()  # your network here
 optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3)
-chosen = [theory for theory in tt.list_theories() if theory.name in ("rate_reduction", "collapse", "vision", "attention_svm", "crate", "particles")]
-probe = tt.probe(model, [metric for theory in chosen for metric in theory.in_networks.metrics()], name="my ViT")
+probe = tt.probe(model, metrics, name="my ViT")
 
 for step in range(201):
     if step % 25 == 0:
         with probe, torch.no_grad():
             probe.step, probe.labels = step, labels[validation]
-            accuracy = (model(pixels[validation]).argmax(dim=1) == labels[validation]).float().mean()
+            right = model(pixels[validation]).argmax(1) == labels[validation]
     batch = train[torch.randint(len(train), (64,))]
     loss = nn.functional.cross_entropy(model(pixels[batch]), labels[batch])
     optimiser.zero_grad()
     loss.backward()
     optimiser.step()
-print(f"validation accuracy after {step} steps: {accuracy:.1%}")
 
+print(f"validation accuracy at step {step}: {right.float().mean():.1%}")
 probed = probe.result()
 probed
 
 # %% [markdown]
-# One figure shows the theories' headlines in every layer and head, each beside its null; another shows when they leave it.
+# The headline of each theory in every layer and head, beside its null:
 
 # %%
 probed.plot()
+
+# %% [markdown]
+# The same over the training steps. A dot marks the step at which a curve leaves its null for good.
 
 # %%
 probed.plot("timeline")
@@ -140,34 +158,38 @@ probed.plot("timeline")
 # %% [markdown]
 # ## 5. How far does a theory reach?
 #
-# A ladder measures the same quantity in the theory's own setting, and then with one assumption after another relaxed: real tokens, everything
-# trained, AdamW, depth. Agreement is 0 at chance and 1 at the prediction.
+# A ladder measures one quantity in the theory's own setting, and then with one assumption after another relaxed: real tokens, everything
+# trained, AdamW, and further on full blocks, depth and trained networks. Agreement is 0 at chance and 1 at the prediction.
 
 # %%
-reached = tt.reach(["collapse", "bottleneck"], seeds=2, until="AdamW and mini-batches")  # leave out until= for all rungs
+reached = tt.reach(
+    ["collapse", "bottleneck"],
+    seeds=2,
+    until="AdamW and mini-batches",  # leave it out for all rungs
+)
 reached.plot()
 
 # %% [markdown]
 # ## 6. For your paper
 #
-# The figure as a file, the table in LaTeX with a `\cite` in each row, and the references. All of them come from the stored result, so they can be
-# made again without measuring anything.
+# A figure as a file, the table in LaTeX with a `\cite` in each column, and the references. They depend on the stored result alone, so they can
+# be made again without measuring anything.
 
 # %%
 probed.plot().savefig("my-vit.pdf")
-page = result.report("runs/my-digits", overwrite=True)  # report.html, table.tex and references.bib beside the numbers
-print((page.path.parent / "table.tex").read_text()[:1200])
+page = result.report("runs/my-digits", overwrite=True)
+print(page.path.with_name("table.tex").read_text())
 
 # %%
 print(tt.cite("rate_reduction"))
 
 # %% [markdown]
-# The page has everything in one file: sentences, figures, tables, sources and the settings that repeat it. A notebook shows it.
+# The page has everything in one file: sentences, figures, tables, sources, and the settings that repeat it. A notebook shows it:
 
 # %%
 page
 
 # %% [markdown]
 # **Where to go from here.** [Which theory answers which question?](../which_theory.md) has a command for each. [Probes](../probes.md) lists the
-# networks that are measured correctly, and tests on synthetic inputs. [Training](../training.md) keeps several seeds, untrained networks and all
-# settings for you. [For survey writers](../for_survey_writers.md) explains the LaTeX output.
+# networks that are measured correctly, and tests on synthetic inputs. [Training](../training.md) keeps seeds, untrained networks and settings
+# for you. [For survey writers](../for_survey_writers.md) explains the LaTeX output.

@@ -46,7 +46,8 @@ def by_layer(result: Result, theories: Iterable[Theory]) -> "Figure | None":
     models = ", ".join(dict.fromkeys(row.model for _, rows in panels for row in rows if row.model))
     figure.suptitle(plain(models), x=0.01, ha="left", fontsize=9, fontweight="bold")
     several = " Dots: heads; line: their mean." if any(row.head is not None for _, rows in panels for row in rows) else ""
-    caption(figure, f"The headline of each theory by layer.{several} Grey: the null, from its smallest to its largest draw, and its median.")
+    text = f"The headline of each theory by layer.{several} Grey: the null, from its smallest to its largest draw, and its median (dashed)."
+    caption(figure, f"{text} ↑ or ↓: the side of the null on which the theory predicts the values.")
     return figure
 
 
@@ -80,10 +81,14 @@ def _panel(ax: "Axes", theory: Theory, rows: Sequence[Measurement]) -> None:
     heads = [row for row in rows if row.head is not None]
     ax.plot([row.layer for row in heads], [row.value for row in heads], "o", color=tint, markersize=2.4, alpha=0.45, markeredgewidth=0)
     line(ax, layers, [row.value for row in means], name=theory.name, marker="o")
-    arrow = {">=": "  ↑ predicted", "<=": "  ↓ predicted"}.get(theory.in_networks.side or "", "")
-    ax.set_title(textwrap.fill(f"{rows[0].quantity}{arrow}", 38), fontsize=SMALL, fontweight="normal")
+    arrow = {">=": " ↑", "<=": " ↓"}.get(theory.in_networks.side or "", "")
+    quantity = textwrap.fill(f"{rows[0].quantity}{arrow}", 40)
+    lines = 1 + quantity.count("\n")
+    ax.set_title("\n" * lines, fontsize=SMALL)  # reserves the height of the two texts
     name = textwrap.shorten(theory.title.partition(":")[0], 38, placeholder="…")
-    ax.annotate(plain(name), (0, 1), (0, 24), xycoords="axes fraction", textcoords="offset points", fontsize=SMALL, color=tint, fontweight="bold")
+    above = {"xycoords": "axes fraction", "textcoords": "offset points", "fontsize": SMALL, "va": "bottom"}
+    ax.annotate(quantity, (0, 1), (0, 3), **above)
+    ax.annotate(plain(name), (0, 1), (0, 4 + 1.25 * SMALL * lines), color=tint, fontweight="bold", **above)
     ax.set_xticks(layers if len(layers) <= 8 else layers[:: -(-len(layers) // 8)])
     ax.set_xlim(layers[0] - 0.35, layers[-1] + 0.35)
     ax.set_xlabel("layer", fontsize=SMALL)

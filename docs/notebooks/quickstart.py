@@ -114,7 +114,7 @@ class MyViT(nn.Module):
 # pass on validation images, and their labels. Each theory has metrics of its own.
 
 # %%
-names = ["attention_svm", "rate_reduction", "crate", "vision", "collapse", "particles"]
+names = "attention_svm rate_reduction crate vision collapse particles".split()
 theories = [theory for theory in tt.list_theories() if theory.name in names]
 metrics = [one for theory in theories for one in theory.in_networks.metrics()]
 

@@ -5,7 +5,7 @@ import re
 import sys
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from ..core.progress import line as progress_line
+from ..core.progress import line as progress_line  # noqa: F401 - the commands import it from here
 
 if TYPE_CHECKING:
     from rich.console import Console

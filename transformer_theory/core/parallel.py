@@ -240,7 +240,7 @@ def _cluster(address: str) -> Any:
     try:
         from distributed import Client
     except ImportError as error:
-        raise ValueError(f"workers={address!r} needs dask: pip install 'transformer-theory[dask]', or pass a number") from error
+        raise ValueError(f"workers={address!r} needs dask: pip install 'transformer-theory[distributed]', or pass a number") from error
     try:
         client = Client(address, timeout=TIMEOUT, set_as_default=False)
     except OSError as error:

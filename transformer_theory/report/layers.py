@@ -78,8 +78,8 @@ def _panel(ax: "Axes", theory: Theory, rows: Sequence[Measurement]) -> None:
         low, median, high = (values if len(layers) > 1 else np.repeat(values, 2) for values in (low, median, high))
         ax.fill_between(places, low, high, color=COLOURS["null"], alpha=0.3, linewidth=0, zorder=1)
         line(ax, places, median, color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)), zorder=1.5)
-    heads = [row for row in rows if row.head is not None]
-    ax.plot([row.layer for row in heads], [row.value for row in heads], "o", color=tint, markersize=2.4, alpha=0.45, markeredgewidth=0)
+    heads = np.array([(row.layer, row.value) for row in rows if row.head is not None], dtype=float).reshape(-1, 2)
+    ax.plot(heads[:, 0], heads[:, 1], "o", color=tint, markersize=2.4, alpha=0.45, markeredgewidth=0)
     line(ax, layers, [row.value for row in means], name=theory.name, marker="o")
     arrow = {">=": " ↑", "<=": " ↓"}.get(theory.in_networks.side or "", "")
     quantity = textwrap.fill(f"{rows[0].quantity}{arrow}", 40)

@@ -134,7 +134,8 @@ class Page(os.PathLike[str]):
         # the notebook. Its links to its own sections need the base: they would otherwise lead to the notebook.
         text = self.path.read_text(encoding="utf-8").replace("<head>", '<head><base href="about:srcdoc">', 1)
         sandbox = "allow-scripts allow-downloads allow-popups allow-popups-to-escape-sandbox"
-        frame = f'<iframe srcdoc="{escape(text)}" sandbox="{sandbox}" title="report" width="100%" height="{HEIGHT}" loading="lazy"></iframe>'
+        size = f'width="100%" height="{HEIGHT}"'
+        frame = f'<iframe srcdoc="{escape(text)}" sandbox="{sandbox}" title="report" {size} loading="lazy"></iframe>'
         return f"<p><code>{escape(str(self.path))}</code></p>{frame}"
 
 

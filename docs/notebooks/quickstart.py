@@ -20,6 +20,8 @@ from torch import nn
 
 import transformer_theory as tt
 
+torch.set_num_threads(1)  # small networks are faster on one thread
+
 # %% [markdown]
 # ## 1. Your tokens
 #

@@ -118,13 +118,13 @@ def _submit(function: Callable[..., T], settings: Iterable[dict[str, Any]], retu
 
 def _with_progress(results: Iterator[T], lines: IO[str]) -> Iterator[T]:
     """Yields the results, and passes the lines of progress that workers write meanwhile to the active listener."""
-    listener, finished = _listener.get(), threading.Event()
+    listener, finished = _listener.get() or (lambda text: None), threading.Event()
 
     def pass_on() -> None:
         unfinished = ""
         while not finished.wait(PROGRESS_INTERVAL):
             *whole, unfinished = (unfinished + lines.read()).split("\n")
-            for line in whole if listener is not None else ():
+            for line in whole:
                 listener(line)
 
     thread = threading.Thread(target=pass_on, daemon=True)

@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench figures ledger reach mutants docs clean
+.PHONY: help demo test lint bench figures ledger reach mutants docs notebook wheels clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-7s %s\n", $$1, $$2}'
@@ -51,6 +51,12 @@ docs: .venv/.docs  ## the documentation with the page of the demo, as docs/_buil
 	@OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
+notebook: .venv/.notebook  ## the quickstart in Jupyter
+	@$(BIN)/jupyter lab docs/notebooks/quickstart.ipynb
+
+wheels:  ## the wheel, installed elsewhere with every Python 3.11 to 3.13 that is found, and with uv; downloads all dependencies
+	@"$(PYTHON)" tests/wheels.py
+
 clean:  ## remove .venv, runs and all other generated files
 	rm -rf .venv runs build docs/_build docs/_demo docs/auto_examples docs/api/generated .pytest_cache .ruff_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -64,6 +70,11 @@ clean:  ## remove .venv, runs and all other generated files
 	@echo "installing into .venv (once; torch is large, so this may take minutes)"
 	@"$(PYTHON)" -m venv .venv
 	@$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+.venv/.notebook: .venv/.installed
+	@echo "installing Jupyter into .venv (once)"
+	@$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e ".[notebook]"
 	@touch $@
 
 .venv/.docs: .venv/.installed

@@ -13,7 +13,7 @@ copyright = author
 release = version = __version__
 
 extensions = [
-    "myst_parser",
+    "myst_nb",  # MyST pages, and notebooks, which are executed
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
@@ -26,17 +26,22 @@ extensions = [
 ]
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
+nb_execution_mode = "force"  # the code of the package may have changed
+nb_execution_in_temp = True
+nb_execution_timeout = 300  # seconds per cell
+nb_execution_raise_on_error = True
 bibtex_bibfiles = ["../transformer_theory/core/references.bib"]
 bibtex_default_style = "plain"
 bibtex_reference_style = "author_year"
 suppress_warnings = ["config.cache"]  # the gallery's settings cannot be cached, which changes nothing in the pages
-exclude_patterns = ["_build", "_templates", "_extensions", "auto_examples/*.ipynb", "reach_findings.md", "reach_rungs.md"]
+exclude_patterns = ["_build", "_templates", "_extensions", "auto_examples/*.ipynb", "reach_findings.md", "reach_rungs.md", "notebooks/*.py"]
 templates_path = ["_templates"]
 
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "auto_examples",
     "abort_on_example_error": True,
+    "parallel": 2,  # examples at a time
     "show_memory": False,
     "show_signature": False,
     "download_all_examples": False,

@@ -197,6 +197,7 @@ def test_every_page_is_in_a_table_of_contents():
     }
     included = {name for page in PAGES for name in re.findall(r"^```\{include\} (.*)\.md$", page.read_text(encoding="utf-8"), re.MULTILINE)}
     pages = {str(page.relative_to(docs).with_suffix("")) for page in PAGES if docs in page.parents} - included
+    pages |= {f"notebooks/{path.stem}" for path in (docs / "notebooks").glob("*.ipynb")}
     assert listed - {"auto_examples/index"} == pages - {"index"}
 
 

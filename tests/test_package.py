@@ -49,7 +49,18 @@ IMPORTS = (
     "import transformer_theory.cli, transformer_theory.compare; import transformer_theory as tt; assert callable(tt.compare)",
 )
 LATE = ("cvxpy", "scipy", "sklearn", "matplotlib", "joblib", "distributed", "jinja2", "latex2mathml", "rich", "pandas", "threadpoolctl")
-LATE += ("beartype", "lightning_fabric", "pytorch_lightning", "transformers", "accelerate", "safetensors", "PIL", "pooch", "networkx")
+LATE += (
+    "beartype",
+    "lightning_fabric",
+    "pytorch_lightning",
+    "transformers",
+    "accelerate",
+    "safetensors",
+    "PIL",
+    "pooch",
+    "networkx",
+    "IPython",
+)
 
 
 def test_an_import_is_cheap_and_changes_nothing():

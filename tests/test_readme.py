@@ -57,10 +57,13 @@ def test_command_exists(line: str, capsys: pytest.CaptureFixture[str]):
         assert arguments == ["-m", "venv", ".venv"]
     elif program.endswith("python"):
         assert arguments[:2] == ["-m", "benchmarks"] or (ROOT / arguments[0]).is_file()
+    elif program == "jupyter":
+        assert arguments[0] == "lab"
+        assert all((ROOT / argument).is_file() for argument in arguments[1:])
     elif program.endswith("pytest"):
         assert all((ROOT / argument).exists() for argument in arguments if argument.startswith("tests"))
     else:
-        assert program in ("git", "cd", "source", "pip", "."), f"unknown program {program!r}"
+        assert program in ("git", "cd", "source", "pip", "uv", "."), f"unknown program {program!r}"
 
 
 WRONG = {"torchrun --nproc-per-node 2 -m transformer_theory train crat": "unknown network 'crat'", "transformer-theory run": "EXPERIMENT"}
@@ -187,14 +190,24 @@ def test_the_number_of_theories_is_that_of_the_registry():
     assert f"[the {word}](theories.md)" in (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
 
 
-def test_the_readme_says_how_to_install():
-    for page in ("README.md", "docs/start.md"):
-        text = (ROOT / page).read_text(encoding="utf-8")
-        assert "## Install" in text
-        lines = "\n".join(code for name, code in blocks("bash") if name == page)
-        for line in ("git clone ", "pip install torch --index-url https://download.pytorch.org/whl/cpu\npip install -e .\n"):
-            assert line in lines, page
-        assert all(size in text for size in ("1.4 GB", "2.1 GB", "5.9 GB")), page
+def test_the_pages_say_how_to_install():
+    torch_first = 'pip install torch --index-url https://download.pytorch.org/whl/cpu\npip install -e ".[notebook]"\n'
+    lines = {
+        page: "\n".join(code for name, code in blocks("bash") if name == page) for page in ("README.md", "docs/start.md", "docs/install.md")
+    }
+    for page in lines:
+        assert "git clone " in lines[page], page
+        assert "install.md)" in (ROOT / page).read_text(encoding="utf-8") or page == "docs/install.md"
+    for page in ("README.md", "docs/install.md"):
+        assert torch_first in lines[page], page
+    text = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert re.findall(r"^\| `\[(\w+)\]` \|", text, re.MULTILINE) == list(project["optional-dependencies"])
+    assert {"notebook", "graphs", "distributed", "docs", "dev"} <= project["optional-dependencies"].keys()
+    assert len(set(project["urls"].values())) >= 3
+    versions = {word.rpartition(" ")[2] for word in project["classifiers"] if re.search(r":: 3\.\d+$", word)}
+    assert versions == {"3.11", "3.12", "3.13"}
+    assert all(version in text for version in versions)
 
 
 def test_the_published_sizes_stand_on_the_page():

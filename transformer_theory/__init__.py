@@ -3,7 +3,9 @@
     import transformer_theory as tt
 
     result = tt.compare(tt.data.load("digits"))                # every theory on the same data and the same trained networks
-    tt.figures(result)                                         # a notebook shows result and figures
+    result.plot()                                              # one figure; tt.figures(result) has all of them
+    result.report("runs/digits")                               # the page with everything, which a notebook shows
+    result.to_pandas()                                         # the numbers
     print(tt.verify("attention_svm/global-direction"))         # one claim, with a control that must fail
     tt.reach("crate", seeds=2, until="full block")             # how far a theory extends when its assumptions are relaxed
     print(tt.cite("crate"))                                    # BibTeX
@@ -18,6 +20,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 from .compare import compare  # imported now: a later import of the module compare would replace the function
+from .core.result import present_with
+
+present_with(lambda: import_module(".report.notebook", __name__))  # pyright: ignore[reportArgumentType] - a module has the functions
 
 if TYPE_CHECKING:
     from . import data, metrics, models

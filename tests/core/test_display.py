@@ -76,7 +76,7 @@ def test_the_html_holds_what_matters():
     for text in ("theory/claim", "2 of 2", "0.02", "&lt;= 0.1", "control fails as it must", "Tian et al. (2023), Thm. &lt;2&gt;"):
         assert text in html
     html = RESULT._repr_html_()
-    for text in ("41 measurements, 1 array, 1 claim", "tt.figures(result)", "10 of 41 measurements", "1 (99 draws)", "0.1429"):
+    for text in ("41 measurements, 1 array, 1 claim", "plot()", "report()", "10 of 41 measurements", "1 (99 draws)", "0.1429"):
         assert text in html
     assert "<td" in replace(RESULT, table=Table())._repr_html_()  # the claims, if there is nothing else
 

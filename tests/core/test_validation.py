@@ -52,6 +52,7 @@ def kinds(x, labels=None, *, w=None):
         np.ones(2, ">f8"),
         np.ones(2, ">i4"),
         np.ones(2, "uint64"),
+        np.ma.masked_array([1.0, 1.0], mask=[False, False]),
         [1, 1],
         torch.ones(2),
         torch.ones(2).half(),
@@ -78,6 +79,7 @@ def test_lossless_conversion(x):
         [[1], [1, 2]],
         torch.tensor([2**60 + 1]),
         np.array([2**63], "uint64"),
+        np.ma.masked_array([1.0, 2.0], mask=[False, True]),
     ],
 )
 def test_what_would_lose_something_is_refused(x):
@@ -88,6 +90,11 @@ def test_what_would_lose_something_is_refused(x):
         kinds(x)
     with pytest.raises(TypeError, match=r"^labels must hold integers"):
         kinds([1.0], labels=[1.5])
+
+
+def test_an_array_of_objects_is_named():
+    with pytest.raises(ValueError, match="x must be a tensor, an array or a list of numbers of one shape, got an array of object"):
+        kinds(np.array([[1], [1, 2]], dtype=object))
 
 
 def test_a_conversion_of_an_unknown_argument_is_an_error_of_its_author():

@@ -1,12 +1,11 @@
 """Output of the command line: results go to stdout, progress to stderr."""
 
-import contextlib
 import os
 import re
 import sys
-import time
-from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING, Any, cast
+
+from ..core.progress import line as progress_line  # noqa: F401 - the commands import it from here
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,23 +31,3 @@ class _Trimmed:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(sys.stdout, name)
-
-
-@contextlib.contextmanager
-def progress_line() -> Iterator[Callable[[str], None]]:
-    """Yields a function that reports a stage of progress on stderr.
-
-    A terminal shows one line, which is updated. Otherwise each stage is a new line with the seconds since the start.
-    """
-    from rich.console import Console
-
-    started = time.perf_counter()
-    if not sys.stderr.isatty():
-        yield lambda text: print(f"{time.perf_counter() - started:6.1f} s  {text}", file=sys.stderr, flush=True)
-        return
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=None)
-        yield lambda text: bar.update(task, description=text)

@@ -31,6 +31,7 @@ from .. import data as data_module
 from ..core import parallel
 from ..core.errors import nearest
 from ..core.measurement import Table, collect
+from ..core.progress import Progress, shown
 from ..core.result import Result, provenance
 from ..core.theory import Theory
 from ..core.validation import integers, seed_numbers, usable_device
@@ -60,7 +61,7 @@ def compare(
     claim_seeds: int | Iterable[int] = 3,
     device: str = "cpu",
     workers: int | str | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress = None,
 ) -> Result:
     """Compares theories on the same data and in the same networks. Each process runs on one thread, since its matrices are small.
 
@@ -81,7 +82,8 @@ def compare(
         device: device on which the networks are trained and measured.
         workers: number of processes that share the work on networks, theories and claims, or the address of a dask scheduler (see
             :func:`~.core.parallel.workers`); None keeps the active joblib context. The measurements do not depend on it.
-        progress: function called with one line of text at each stage.
+        progress: function called with one line of text at each stage; True or False shows the lines or hides them. None shows them in a
+            notebook and in an interactive interpreter.
     Returns:
         One result with all rows and arrays (see the module's docstring).
     Raises:
@@ -103,7 +105,7 @@ def compare(
         torch.random.fork_rng(devices=[]),
         parallel.workers(workers),
         parallel.one_thread(),
-        parallel.progress_listener(progress or (lambda text: None)),
+        shown(progress, "compare"),
     ):
         plan = Plan(*inputs(source, recipes), theories, recipes, tuple(stored), steps, seeds, device)
         claims = [claim for theory in theories for claim in theory.claims if claim.cost == "quick"] if claim_seeds else []

@@ -7,7 +7,7 @@ the stored result alone. Means over seeds, intervals and p-values come from :met
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from ..core import parallel
 from ..core.errors import Infeasible, NotConverged, nearest
 from ..core.ladder import COLUMNS, MAPS, ORDER, Rung
 from ..core.measurement import Measurement, Table
+from ..core.progress import Progress, shown
 from ..core.result import Result, provenance
 from ..core.statistics import fixed_generator, over_seeds
 from ..core.theory import Theory
@@ -86,7 +87,7 @@ def reach(
     models: Sequence[str | Path | Saved] = (),
     folder: str | Path | None = None,
     workers: int | str | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress = None,
 ) -> Result:
     """Measures how far theories extend when their assumptions are relaxed one after another.
 
@@ -101,7 +102,8 @@ def reach(
             Networks of one kind count as the seeds of one rung.
         folder: folder in which finished cells are stored; cells that it holds are not measured again. None: nothing is stored.
         workers: number of processes, or the address of a dask scheduler (see :func:`~.core.parallel.workers`). Results do not depend on it.
-        progress: function called with one line of text when a cell is done.
+        progress: function called with one line of text when a cell is done; True or False shows the lines or hides them. None shows them in
+            a notebook and in an interactive interpreter.
     Returns:
         One result with the rows of all rungs. Rungs whose data are missing have a row with the reason.
     Raises:
@@ -123,7 +125,7 @@ def reach(
         torch.random.fork_rng(devices=[]),
         parallel.workers(workers),
         parallel.one_thread(),
-        parallel.progress_listener(progress or (lambda line: None)),
+        shown(progress, "reach"),
     ):
         jobs, count = _jobs(missing), len(cells) - len(missing)
         parallel.progress(f"{len(cells)} cells (theory, rung, seed), {count} of them stored")

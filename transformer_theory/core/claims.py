@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 
-from . import display
+from . import display, parallel
 from .errors import NotConverged
 from .measurement import Measurement, Null, Op, VerdictName, judge
 from .sources import Source
@@ -152,7 +152,11 @@ class Claim:
         seeds = tuple(seeds)
         if not seeds:
             raise ValueError("seeds must name at least one seed, got none; pass e.g. seeds=range(5)")
-        return Verification.of(self, seeds, [self.run(seed) for seed in seeds])
+        outcomes = []
+        for number, seed in enumerate(seeds, 1):
+            parallel.progress(f"check and control on seed {seed} ({number} of {len(seeds)})")
+            outcomes.append(self.run(seed))
+        return Verification.of(self, seeds, outcomes)
 
 
 def _from_json(number: float | None) -> float:
@@ -374,27 +378,22 @@ def verify_claims(
 
     Args:
         claims, seeds: what to verify.
-        done: outcomes of an earlier run by claim and seed, which are not computed again.
+        done: outcomes of an earlier run, by claim and seed.
         finished: called with each new outcome as soon as it is there, in any order.
-    Yields:
-        The verifications, in the order of the claims.
-    Raises:
-        ValueError: ``claims`` or ``seeds`` is empty.
+    Returns:
+        The verifications, in the order of the claims. Raises ValueError if ``claims`` or ``seeds`` is empty.
     """
-    seeds, known = tuple(seeds), {} if done is None else dict(done)
+    seeds, known = tuple(seeds), dict(done or {})
     if not claims or not seeds:
         raise ValueError(f"at least one claim and one seed are needed, got {len(claims)} claims and {len(seeds)} seeds; add one")
-    from .parallel import as_completed
-
     jobs = [(claim, seed) for claim in claims for seed in seeds if (claim.id, seed) not in known]
-    outcomes = as_completed(Claim.run, ({"self": claim, "seed": seed} for claim, seed in jobs))
+    outcomes = parallel.as_completed(Claim.run, ({"self": claim, "seed": seed} for claim, seed in jobs))
 
     def verification(claim: Claim) -> Verification:
         while any((claim.id, seed) not in known for seed in seeds):
             number, outcome = next(outcomes)
-            other, seed = jobs[number]
-            known[other.id, seed] = outcome
-            finished(other, seed, outcome)
+            finished(*jobs[number], outcome)
+            known[jobs[number][0].id, jobs[number][1]] = outcome
         return Verification.of(claim, seeds, (known[claim.id, seed] for seed in seeds))
 
     return (verification(claim) for claim in claims)

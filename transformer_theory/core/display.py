@@ -99,9 +99,13 @@ def result_html(result: "Result") -> str:
     settings = ", ".join(f"{name}: {_short(value)}" for name, value in result.settings.items())
     lines = [f"<strong>{escape(result.name)}</strong>: {', '.join(several(count, noun) for noun, count in counts if count) or 'empty'}"]
     lines += [escape(settings)] if settings else []
-    lines += ["<code>tt.figures(result)</code> draws its figures."] if result.arrays else []
+    lines += ["<code>plot()</code> draws a figure, <code>report()</code> writes its page."] if result.table else []
     rows = result.table.where(lambda row: row.kind != "claim")
-    rows = rows.where(lambda row: row.kind == "on data") or rows.where(lambda row: row.step is None) or rows  # the most telling first
+    last = max((row.step for row in rows if row.step is not None), default=None)
+    for telling in (lambda row: row.kind == "on data", lambda row: row.step is None, lambda row: row.step == last):
+        if chosen := rows.where(telling):
+            rows = chosen
+            break
     if result.verifications and not rows:
         outcomes = [(one.id, one.outcome, f"{one.consistent} of {one.decided}") for one in result.verifications[:MAX_ROWS]]
         return _lines(lines) + html_table(("claim", "outcome", "consistent seeds"), outcomes)

@@ -22,6 +22,7 @@ from . import parallel
 from .measurement import Arrays, Measurement, collect
 from .parallel import one_thread
 from .parallel import sweep as sweep  # re-exported for experiments
+from .progress import Progress, shown
 from .result import Result, jsonable, provenance
 from .sources import Source
 
@@ -160,18 +161,20 @@ class Experiment:
         default = type(self)()
         return all(getattr(self, name) == getattr(default, name) for name in names or [field.name for field in fields(self)])
 
-    def run(self, *, workers: int | str | None = None) -> Result:
+    def run(self, *, workers: int | str | None = None, progress: Progress = None) -> Result:
         """Runs :meth:`measure` on one thread and records provenance. The global random state is restored afterwards.
 
         Args:
             workers: number of processes for :func:`sweep`, or the address of a dask scheduler (see :func:`~.parallel.workers`); None keeps
                 the active joblib context. The measurements do not depend on it.
+            progress: function called with one line of text at a time; True or False shows the lines or hides them. None shows them in a
+                notebook and in an interactive interpreter.
         Raises:
             ValueError: ``workers`` is less than 1 or not an address, or dask is not installed.
             ConnectionError: the scheduler does not answer, or it has no workers.
         """
         started = time.perf_counter()
-        with parallel.workers(workers) as active, torch.random.fork_rng(devices=[]), one_thread():
+        with parallel.workers(workers) as active, torch.random.fork_rng(devices=[]), one_thread(), shown(progress, self.name):
             torch.manual_seed(self.seed or 0)
             table, arrays = collect(self.measure())
             record = provenance(seed=self.seed, started=started) | {"workers": active.count if active.used else None}

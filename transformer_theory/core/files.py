@@ -193,7 +193,9 @@ class atomic_directory:  # noqa: N801 - used as a function: ``with atomic_direct
             _clear_leftovers(self.target)
             exists = os.path.lexists(self.target)
             if exists and not self.overwrite:
-                raise FileExistsError(f"{self.label} exists already; choose another --out, or pass --overwrite to replace it")
+                raise FileExistsError(
+                    f"{self.label} exists already; choose another --out, or pass --overwrite to replace it (overwrite=True)"
+                )
             if exists and not self._is_result_or_empty():
                 raise FileExistsError(f"{self.label} is not a stored result, so it is not overwritten; choose another --out")
             self._make_parents()

@@ -81,7 +81,7 @@ class Workers:
 
 
 _active: ContextVar[Workers | None] = ContextVar("active", default=None)
-_listener: ContextVar[Callable[[str], None]] = ContextVar("listener", default=lambda text: None)
+_listener: ContextVar[Callable[[str], None] | None] = ContextVar("listener", default=None)
 
 
 def stream(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> Iterator[T]:
@@ -98,7 +98,7 @@ def as_completed(function: Callable[..., T], settings: Iterable[dict[str, Any]])
     active = _active.get()
     if active and active.cluster:
         active.used = True
-        return active.cluster.calls(function, list(settings), ordered=False, listener=_listener.get())
+        return active.cluster.calls(function, list(settings), ordered=False, listener=listener())
     numbered = ({"number": number, "function": function, "setting": setting} for number, setting in enumerate(settings))
     return _submit(_numbered, numbered, "generator_unordered")
 
@@ -115,7 +115,7 @@ def _submit(function: Callable[..., T], settings: Iterable[dict[str, Any]], retu
     if active:
         active.used = True
     if active and active.cluster:
-        found = active.cluster.calls(function, list(settings), ordered=True, listener=_listener.get())
+        found = active.cluster.calls(function, list(settings), ordered=True, listener=listener())
         return (result for _, result in found)
     # Workers append their lines of progress to a file of this machine, which a thread of this process reads.
     lines = tempfile.NamedTemporaryFile("r", prefix="progress-") if active and active.count > 1 else None  # noqa: SIM115 - closed below
@@ -127,14 +127,14 @@ def _submit(function: Callable[..., T], settings: Iterable[dict[str, Any]], retu
 
 def _with_progress(results: Iterator[T], lines: IO[str]) -> Iterator[T]:
     """Yields the results, and passes the lines of progress that workers write meanwhile to the active listener."""
-    listener, finished = _listener.get(), threading.Event()
+    pass_line, finished = listener(), threading.Event()
 
     def pass_on() -> None:
         unfinished = ""
         while not finished.wait(PROGRESS_INTERVAL):
             *whole, unfinished = (unfinished + lines.read()).split("\n")
             for line in whole:
-                listener(line)
+                pass_line(line)
 
     thread = threading.Thread(target=pass_on, daemon=True)
     with lines:
@@ -183,12 +183,17 @@ def _append(path: str, line: str) -> None:
 
 def progress(text: str) -> None:
     """Sends one line of progress to the active listener, if there is one."""
-    _listener.get()(text)
+    listener()(text)
+
+
+def listening() -> bool:
+    """Returns whether there is an active listener."""
+    return _listener.get() is not None
 
 
 def listener() -> Callable[[str], None]:
-    """Returns the active listener of :func:`progress`, for code that runs in another context."""
-    return _listener.get()
+    """Returns the active listener of :func:`progress`, for code that runs in another context; without one, a function that does nothing."""
+    return _listener.get() or (lambda text: None)
 
 
 @contextlib.contextmanager

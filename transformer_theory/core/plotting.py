@@ -138,6 +138,11 @@ def shades(count: int) -> list[str]:
     return [to_hex(tint) for tint in colormaps["viridis"](np.linspace(0, 0.78, count))]  # lighter colours would be invisible on white
 
 
+def blank(width: float | int, height: float | int) -> "Figure":
+    """Creates a figure without panels and without a layout, for drawings that place every mark themselves; sizes in inches."""
+    return _figure_class()(figsize=(width, height))
+
+
 @cache
 def _figure_class() -> "type[Figure]":
     """Returns matplotlib's figure with a method that lets a notebook show it without ``%matplotlib inline``."""

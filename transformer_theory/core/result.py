@@ -13,11 +13,12 @@ import sys
 import time
 import zipfile
 import zlib
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -28,10 +29,42 @@ from .measurement import Measurement, Table
 from .sources import Source
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     import pandas
+    from matplotlib.figure import Figure
 
 FORMAT = 3
 FILES = ("result.json", "table.jsonl", "arrays.npz", "verifications.json")  # all files of a stored result
+
+
+class Presentation(Protocol):
+    """What draws a result and writes its page: :mod:`~transformer_theory.report.notebook`."""
+
+    def report(self, result: "Result", directory: "str | PathLike[str] | None", *, overwrite: bool) -> "PathLike[str]":
+        """Stores a result with its page, see :meth:`Result.report`."""
+        ...
+
+    def plot(self, result: "Result", name: str | None) -> "Figure":
+        """Draws one figure of a result, see :meth:`Result.plot`."""
+        ...
+
+
+_presentation: Callable[[], Presentation] | None = None
+
+
+def present_with(presentation: Callable[[], Presentation]) -> None:
+    """Sets what :meth:`Result.report` and :meth:`Result.plot` call.
+
+    The package calls this at its import, since the core imports none of the layers above it.
+    """
+    global _presentation
+    _presentation = presentation
+
+
+def _presenting() -> Presentation:
+    assert _presentation is not None, "transformer_theory/__init__.py sets it"
+    return _presentation()
 
 
 @dataclass(frozen=True)
@@ -73,6 +106,31 @@ class Result:
     def to_pandas(self) -> "pandas.DataFrame":
         """Converts the table to a ``pandas.DataFrame``, see :meth:`.Table.to_pandas`."""
         return self.table.to_pandas()
+
+    def plot(self, name: str | None = None) -> "Figure":
+        """Draws a figure of the result, which a notebook shows: ``result.plot().savefig("figure.pdf")``.
+
+        Args:
+            name: one of the names in ``list(tt.figures(result))``. None: the first of them, which sums the result up.
+        Raises:
+            ValueError: the result has no such figure, or none at all.
+        """
+        return _presenting().plot(self, name)
+
+    def report(self, directory: "str | PathLike[str] | None" = None, *, overwrite: bool = False) -> "PathLike[str]":
+        """Stores the result with its page, ``report.html``, and a bibliography, as the command line does with ``--out``.
+
+        Args:
+            directory: new folder, or a folder that holds this very result, whose page is then written again. None: ``runs/`` and the name
+                of the data, with a number if that folder holds something else.
+            overwrite: whether to replace another stored result in the folder.
+        Returns:
+            The path of the page. At the end of a notebook's cell it shows the page.
+        Raises:
+            FileExistsError: the folder holds something else, and ``overwrite`` is False or it is not a stored result.
+            PermissionError: the folder is not writable.
+        """
+        return _presenting().report(self, directory, overwrite=overwrite)
 
     def write_into(self, folder: Path, *, growing: bool = False) -> None:
         """Writes the files into an existing folder, each atomically.

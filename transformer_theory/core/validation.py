@@ -142,7 +142,7 @@ def as_int64(name: str, value: Any) -> Tensor:
     """
     tensor = as_tensor(name, value)
     if tensor.dtype == torch.bool or tensor.is_complex() or tensor.is_floating_point():
-        raise TypeError(f"{name} must hold integers, got {tensor.dtype}; convert with .long()")
+        raise TypeError(f"{name} must hold integers, got {tensor.dtype}; convert with .long(), or .astype(int) in numpy")
     return tensor.to(torch.int64)
 
 
@@ -177,15 +177,18 @@ def as_tensor(name: str, value: Any) -> Tensor:
 
     Raises:
         TypeError: the value has another type; the message contains ``name``.
-        ValueError: the lists are ragged, or unsigned integers are too large.
+        ValueError: the lists are ragged, unsigned integers are too large, or entries of the array are masked.
     """
     if isinstance(value, Tensor):
         return value
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise ValueError(f"{name} must have no masked entries, got {int(np.ma.count_masked(value))}; drop or impute them")
     if isinstance(value, np.ndarray | np.generic | Real) or (isinstance(value, Iterable) and not isinstance(value, str | bytes | dict)):
         try:
             return torch.as_tensor(_native(np.asarray(value)))
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{name} must be a tensor, an array or a list of numbers of one shape, got {type(value).__name__}") from error
+            actual = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+            raise ValueError(f"{name} must be a tensor, an array or a list of numbers of one shape, got {actual}") from error
     raise TypeError(f"{name} must be a torch.Tensor or a numpy array, got {type(value).__name__}")
 
 

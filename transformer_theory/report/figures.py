@@ -13,7 +13,7 @@ from ..core.plotting import pdf, style, svg
 from ..core.result import Result
 from ..core.theory import Theory
 from . import format, matrix, network_figures, reach_map, training_figures
-from .aggregate import COMPARE, NETWORK, ON_DATA, TRAIN, Aggregate, data_name, result_label
+from .aggregate import COMPARE, NETWORK, ON_DATA, PROBE, TRAIN, Aggregate, data_name, result_label
 from .curves import Curves, Series, curves, series
 from .findings import findings
 from .own_model_figures import by_layer
@@ -98,15 +98,20 @@ def pictures(aggregate: Aggregate) -> list[Picture]:
             name = "-".join(filter(None, (stem, suffix.lower(), picture.name)))
             title = f"{data_name(result)}{f' ({suffix})' if suffix else ''}: {picture.title}"
             all_pictures.append(replace(picture, name=name, title=title, result=index))
-    if found := findings(aggregate):
-        stem = "-".join(dict.fromkeys(stem for result, stem in zip(aggregate.results, stems) if result.name == COMPARE))
-        title = "what was found: the headline of each theory on data and in networks"
-        all_pictures.insert(0, Picture(f"{stem}-findings", title, None, partial(matrix.matrix, found)))
-    if cells := reached(aggregate):
-        title = "how far the theories reach as their assumptions are relaxed"
-        all_pictures.insert(0, Picture("reach-map", title, None, partial(reach_map.reach_map, cells)))
+    stem = "-".join(dict.fromkeys(stem for result, stem in zip(aggregate.results, stems) if result.name == COMPARE))
+    all_pictures = [*of_all(aggregate, stem), *all_pictures]
     names = format.unique(picture.name for picture in all_pictures)
     return [replace(picture, name=name) for picture, name in zip(all_pictures, names)]
+
+
+def of_all(aggregate: Aggregate, stem: str = "") -> Iterator[Picture]:
+    """Yields the figures that sum the results up: the reach map and the matrix of findings, whose name begins with ``stem``."""
+    if cells := reached(aggregate):
+        title = "how far the theories reach as their assumptions are relaxed"
+        yield Picture("reach-map", title, None, partial(reach_map.reach_map, cells))
+    if found := findings(aggregate):
+        title = "what was found: the headline of each theory on data and in networks"
+        yield Picture("-".join(filter(None, (stem, "findings"))), title, None, partial(matrix.matrix, found))
 
 
 def file_names(pictures: Iterable[Picture]) -> list[str]:
@@ -154,8 +159,10 @@ def of_result(result: Result, theories: Sequence[Theory]) -> Iterator[Picture]:
         yield from _of_comparison(result, theories)
     elif result.name == TRAIN:
         yield from _of_training(result, theories)
-    elif is_of_one_network(result):
-        yield from _of_one_network(result, theories)
+    elif result.name == PROBE:
+        yield from _of_one_network(at_last_step(result), theories)
+        if not is_of_one_network(result):
+            yield from _timeline(series(result), theories)
     else:
         for theory in theories:
             for kind in theory.experiments:
@@ -190,6 +197,15 @@ def _of_training(result: Result, theories: Sequence[Theory]) -> Iterator[Picture
         if headline is not None or others:
             plot = lambda headline=headline, others=others: training_figures.theory(headline, others)  # noqa: E731
             yield Picture(format.slug(theory.name), f"{theory.title}, in training", theory.name, plot)
+
+
+def at_last_step(result: Result) -> Result:
+    """Returns a result with the rows of the last step of each network."""
+    last: dict[str, int] = {}
+    for row in result.table:
+        if row.step is not None:
+            last[row.model] = max(row.step, last.get(row.model, row.step))
+    return replace(result, table=result.table.where(lambda row: row.step is None or row.step == last[row.model]))
 
 
 def _of_one_network(result: Result, theories: Sequence[Theory]) -> Iterator[Picture]:

@@ -9,7 +9,7 @@ import math
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from ..core.plotting import colour, style
+from ..core.plotting import blank, colour, style
 from ..core.statistics import LEVEL
 from ..core.theory import Theory
 from . import format, table_model
@@ -38,10 +38,8 @@ def matrix(found: Findings) -> "Figure | None":
     columns, theories = found.few_columns(), found.theories
     if not columns:
         return None
-    from matplotlib.figure import Figure
-
     height = HEADER + ROW * len(theories) + LEGEND
-    figure = Figure(figsize=(WIDTH, height))
+    figure = blank(WIDTH, height)
     ax = figure.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(height, 0))
     ax.set_axis_off()
     width = (WIDTH - LABEL_WIDTH) / len(columns)

@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ..core.ladder import MAPS
-from ..core.plotting import plain, style
+from ..core.plotting import blank, plain, style
 from ..core.statistics import LEVEL
 from . import format, table_model
 from .aggregate import Aggregate
@@ -47,13 +47,11 @@ def reach_map(cells: Sequence[Reached]) -> "Figure | None":
     """Draws the reach map; None if there are no rungs."""
     if not cells:
         return None
-    from matplotlib.figure import Figure
-
     # One block of rows per set of columns: theories of trained networks, then constructions.
     groups = [[own for own in by_theory(cells) if own[0].column in columns] for columns in MAPS]
     blocks = [_Block.of(group, columns) for group, columns in zip(groups, MAPS) if group]
     height = sum(block.height for block in blocks) + LEGEND
-    figure = Figure(figsize=(WIDTH, height))
+    figure = blank(WIDTH, height)
     ax = figure.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(height, 0))
     ax.set_axis_off()
     top = 0.0

@@ -10,8 +10,10 @@ from ..core import sources
 from ..core.claims import Claim, Cost, Verification
 from ..core.errors import nearest, some
 from ..core.experiment import Experiment
+from ..core.progress import Progress, shown
 from ..core.result import Result
 from ..core.theory import Theory
+from ..core.validation import seed_numbers
 
 if TYPE_CHECKING:
     from ..training.objectives import Objectives
@@ -123,17 +125,23 @@ def objectives() -> "Objectives":
     return {**OBJECTIVES, **{kind.name: kind for record in list_theories() for kind in record.objectives}}
 
 
-def verify(id: str, seeds: Iterable[int] = range(5)) -> Verification:
+def verify(id: str, seeds: int | Iterable[int] = 5, *, progress: Progress = None) -> Verification:
     """Runs the check and the control of one claim on each seed: ``verify("attention_svm/global-direction")``.
 
     For all claims of a theory: ``[verify(claim.id) for claim in theory("crate").claims]``.
 
+    Args:
+        id: id of the claim, ``"theory/claim"``.
+        seeds: a list, or a number n for the seeds 0 to n - 1.
+        progress: function called with one line of text for each seed; True or False shows the lines or hides them. None shows them in a
+            notebook and in an interactive interpreter.
     Raises:
         ValueError: the id is unknown (the message suggests the nearest one) or the name of a theory, or ``seeds`` is empty.
     """
     if record := {record.name: record for record in list_theories()}.get(id):
         raise ValueError(f"verify takes one claim, got the theory {id!r}; its claims are {some(one.id for one in record.claims) or 'none'}")
-    return claim(id).verify(seeds)
+    with shown(progress, id):
+        return claim(id).verify(seed_numbers("seeds", seeds))
 
 
 def cite(name: str) -> str:

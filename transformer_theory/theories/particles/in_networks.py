@@ -248,7 +248,10 @@ def mosaics(data: Tensor, limits: Mapping[str, int], generator: Generator) -> di
 
 
 def exchanged(data: Tensor, draws: int) -> list[Tensor]:
-    """Returns draws of the inputs with exchanged tokens; none if there is a single sequence, or an image without blocks."""
+    """Returns draws of the inputs ``[n, T, d]``, ``[n, T]`` or ``[n, c, h, w]`` with exchanged tokens, see :func:`mosaics`.
+
+    There are none for a single sequence, or for images without blocks.
+    """
     n = len(data)
     if n < 2 or data.ndim not in (2, 3, 4):
         return []

@@ -13,6 +13,7 @@ from transformer_theory.cli import main
 from transformer_theory.data.image_data import Images
 from transformer_theory.models import resized_positions
 from transformer_theory.models.stored import IMAGENET
+from transformer_theory.theories.rate_reduction.tasks import RateReduction
 from transformer_theory.training import transfer
 from transformer_theory.training.loop import train
 
@@ -183,6 +184,17 @@ def test_classes_of_other_names_get_a_new_head(tmp_path, caplog):
     with pytest.raises(KeyboardInterrupt):
         train((images, images), SMALL, tmp_path / "run", hardware=CPU, weights=tmp_path / "first", callback=interrupting(1))
     assert any("3 classes (a, b, c), the data have 3 classes (a, b, z)" in line for line in lines(caplog))
+
+
+def test_features_and_classes_follow_one_another(tmp_path, caplog):
+    """Trained by another objective, with other outputs, a network keeps its body."""
+    trained(tmp_path / "features", with_(epochs=1), objective=RateReduction(features=9))
+    trained(tmp_path / "classes", with_(epochs=1), weights=tmp_path / "features")
+    trained(tmp_path / "again", with_(epochs=1), weights=tmp_path / "classes", objective=RateReduction(features=9))
+    text = lines(caplog)
+    assert len(text) == 2
+    assert all("mlp_head.1.weight, mlp_head.1.bias start anew" in line for line in text)
+    assert models.load(tmp_path / "again").settings["sizes"]["num_classes"] == 9
 
 
 # --- bad input

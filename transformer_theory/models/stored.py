@@ -34,7 +34,7 @@ FORMAT = 2
 WITHOUT_CHECKSUM = 1  # the previous format, which can still be read
 KEY, CHECKSUM = "transformer_theory", "crc32"
 BEST = "best.safetensors"  # the network in the folder of a training
-HEADS = {"mlp_head.1.bias", "head.bias"}  # weights whose length is the number of outputs, in the networks of NETWORKS
+HEADS = ("mlp_head.1.weight", "mlp_head.1.bias", "head.weight", "head.bias")  # one row per output, in the networks of NETWORKS
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and deviation with which the released networks read colour images
 DEFAULTS = {"heads": None, "eta": 0.1, "lam": 0.1, "pooling": "cls"}  # of the released networks
 # Layouts of released weights, by the names that only they have; a fine-tuned classifier has the names of a classifier.
@@ -126,7 +126,7 @@ def _trained(path: Path, networks: Mapping[str, Builder]) -> Pretrained:
             network = _built(name, sizes, weights, own=name in networks)
         settings = {**{key: record[key] for key in ("network", "objective", "names", "origin")}, "sizes": asdict(sizes)}
         model = Pretrained(network, torch.tensor(record["mean"]), torch.tensor(record["std"]), settings)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:  # the last two: torch cannot count so many numbers
         raise ValueError(f"{path} does not describe a network that this version can build ({error}); train it again, or {hint}") from error
     return model.eval()  # pyright: ignore[reportReturnType]
 

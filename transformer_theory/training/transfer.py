@@ -20,7 +20,7 @@ from ..models.crate.network import RENAMES
 from ..models.crate.released import AMBIGUOUS, classifier_sizes, usual_heads
 from ..models.embedding import resized_positions
 from ..models.image_networks import NETWORKS, Sizes
-from ..models.stored import CHECKSUM, IMAGENET, checksum, layout_of, metadata, network_file, square_sizes, stored
+from ..models.stored import CHECKSUM, HEADS, IMAGENET, checksum, layout_of, metadata, network_file, square_sizes, stored
 from ..models.weights import fill, load_weights, renamed
 from .memory import shapes_of
 from .settings import SHAPE
@@ -217,6 +217,8 @@ def _new_head(
     one, two = (replace(sizes, num_classes=classes) for classes in (1, 2))
     shapes = [shapes_of(partial(build, size), own=own).state_dict() for size in (one, two)]
     head = [weight for weight in initial if weight in shapes[0] and shapes[0][weight].shape != shapes[1][weight].shape]
+    # An objective on features has as many outputs for any number of classes.
+    head = head or [weight for weight in HEADS if weight in initial]
     same = all(weight in weights and weights[weight].shape == initial[weight].shape for weight in head)
     return [] if same and start.names in (None, names) else head
 

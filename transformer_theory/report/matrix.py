@@ -7,6 +7,7 @@ Diamond: the value on noise of the same shape. Below stand value, interval, agre
 
 import math
 import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.plotting import colour, style
@@ -218,4 +219,15 @@ def section(aggregate: Aggregate) -> dict[str, Any] | None:
         return None
     tests = f"{format.several(found.tests, 'test')}, false discovery rate at most {100 * LEVEL:.0f}\u00a0%."
     figure = inline(lambda: matrix(found), "findings-matrix", "The headline of each theory on the data and in the networks")
-    return {"statements": statements(found), "matrix": figure, "caption": tests, "table": table(found)}
+    named = statements(found)
+    return {"statements": named, "others": others(found, named), "matrix": figure, "caption": tests, "table": table(found)}
+
+
+def others(found: Findings, named: Sequence[tuple[str, str]]) -> list[str]:
+    """Returns the theories without a sentence, each with its cells as predicted: ``"Induction heads (2 of 4)"``."""
+    titles, texts = {title for title, _ in named}, []
+    for theory in found.theories:
+        cells = [finding for finding in found.all if finding.theory is theory]
+        if theory.title not in titles:
+            texts.append(f"{theory.title.partition(':')[0]} ({sum(cell.outcome in FOUND for cell in cells)} of {len(cells)})")
+    return texts

@@ -4,7 +4,9 @@ import json
 import pickle
 import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -55,8 +57,8 @@ def folder(tmp_path_factory) -> Path:
     (root / "net.py").write_text(FUNCTIONS, encoding="utf-8")
     (root / "syntax.py").write_text("def broken(:", encoding="utf-8")
     (root / "imports.py").write_text("import there_is_no_such_module", encoding="utf-8")
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-    ViTForImageClassification(ViTConfig(**sizes, image_size=16, patch_size=8, num_labels=2)).save_pretrained(root / "vit")
+    sizes: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8, "num_labels": 2}
+    ViTForImageClassification(ViTConfig(**sizes, image_size=16, patch_size=8)).save_pretrained(root / "vit")
     for name, change in {
         "wide": {"hidden_size": 10**6},
         "deep": {"num_hidden_layers": 10**6},
@@ -149,9 +151,14 @@ def test_the_trap_works(tmp_path: Path):
     assert (tmp_path / "executed").exists()
 
 
-def test_inputs_must_be_given():
+def test_inputs_must_be_given_and_arrays_of_numpy_are_inputs(unchecked):
     with pytest.raises(ValueError, match="must have inputs to be measured on"):
         probe_model(Net(8, 1), name="net")
+    with pytest.raises(ValueError, match=r"^labels must be one integer for each of the 6 sequences, got float64"):
+        probe_model(Net(8, 1), np.zeros((6, 4, 8)), np.zeros(6))
+    result = probe_model(Net(8, 1), np.random.default_rng(0).normal(size=(6, 4, 8)), np.arange(6) % 2, theories=["scan_snap"])
+    assert result.settings["labels"] == 2
+    assert any(row.value is not None for row in result.select(quantity="sharpness"))
 
 
 def test_a_network_that_cannot_be_copied_is_measured_without_untrained_ones(unchecked):

@@ -128,7 +128,7 @@ def gpt2(names: dict[str, Any]) -> None:
     cached(names["model"])
 
 
-def cached(model: torch.nn.Module) -> None:
+def cached(model: Any) -> None:
     """With a cache, later passes of ``generate`` have one query, so that tokens cannot collapse."""
     import transformer_theory as tt
     from transformer_theory.metrics import Geometry
@@ -239,4 +239,5 @@ def test_the_file_of_the_page_makes_a_page(capsys: pytest.CaptureFixture[str]):
     (beside,) = result.select(setting=UNTRAINED)  # the mean beside networks with random weights
     rows = measured(result, "contraction of differences between tokens")
     assert beside.value == pytest.approx(sum(row.value for row in rows) / len(rows))
+    assert beside.null is not None
     assert len(beside.null.draws) == 1

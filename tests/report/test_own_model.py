@@ -67,8 +67,11 @@ def test_the_mean_of_many_places_is_tested_against_the_null_of_the_mean():
     """A single head on the edge of its null does not leave it; the mean of heads that all lie there does not either."""
     edge = rows("scan_snap", *[0.54] * 8)
     (only,) = headlines(quantities(result(edge), list_theories()), list_theories())
-    assert only.mean.null.draws == pytest.approx(edge[0].null.draws)
-    assert only.p == pytest.approx((1 + sum(draw >= 0.54 for draw in edge[0].null.draws)) / 200)
+    null = edge[0].null
+    assert null is not None
+    assert only.mean.null is not None
+    assert only.mean.null.draws == pytest.approx(null.draws)
+    assert only.p == pytest.approx((1 + sum(draw >= 0.54 for draw in null.draws)) / 200)
 
 
 def test_what_untrained_networks_give_as_well_comes_last_and_is_said():
@@ -81,9 +84,10 @@ def test_what_untrained_networks_give_as_well_comes_last_and_is_said():
 
 
 def test_the_first_screen_names_every_theory():
-    names = [each.name for each in list_theories() if each.in_networks is not None and each.in_networks.side is not None]
+    sides = {each.name: each.in_networks.side for each in list_theories() if each.in_networks is not None and each.in_networks.side}
+    names = list(sides)
     assert len(names) > MAX_SENTENCES + 2
-    parts = [rows(name, 0.9 if theory(name).in_networks.side == ">=" else 0.1) for name in names[:-1]]
+    parts = [rows(name, 0.9 if sides[name] == ">=" else 0.1) for name in names[:-1]]
     missing = [Measurement(names[-1], "in network", "something", None, reason="no labels", model=MODEL)]
     page = report.page(result(*parts, missing))
     first = page[page.index('id="summary"') : page.index("<figure")]

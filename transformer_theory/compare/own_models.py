@@ -20,7 +20,7 @@ from ..core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, UNTRAINED, nulls_of, 
 from ..core.theory import Theory
 from ..data import Images
 from ..metrics.networks import AttentionMaps
-from ..models.own_model import OwnModel, untrained_network
+from ..models.own_model import OwnModel, checked, untrained_network
 from ..probes import NoAttention, probe
 from ..probes.evaluation import evaluation, forward, logits_of
 from ..probes.respond import responses
@@ -58,7 +58,8 @@ def probe_model(
 
     Args:
         model: network; an :class:`.OwnModel` brings its inputs and labels.
-        inputs: ids ``[n, seq]``, images ``[n, c, h, w]`` or tokens ``[n, seq, dim]``; or several tensors by the name of the argument.
+        inputs: ids ``[n, seq]``, images ``[n, c, h, w]`` or tokens ``[n, seq, dim]``, tensors or arrays; or several of
+            them by the name of the argument.
         labels: class of each sequence, ``[n]``, for quantities of classes.
         name: name of the network. None: the name of its type.
         theories: theories or their names. None: all.
@@ -70,9 +71,10 @@ def probe_model(
     Returns:
         Rows of kind "in network" and "network" by layer and head, each with its null where there is one, and attention maps.
     Raises:
-        ValueError: weights are not finite, there are no inputs, the network raises on them, or it has no attention and no list of blocks.
+        ValueError: weights are not finite, inputs or labels do not fit (:func:`.checked`), the network raises on them, or it has neither
+            attention nor a list of blocks.
     """
-    own = model if isinstance(model, OwnModel) else OwnModel(model, name or type(model).__name__, inputs, labels)
+    own = model if isinstance(model, OwnModel) else checked(model, inputs, labels, name=name or type(model).__name__)
     if own.inputs is None:
         raise ValueError(f"{own.name} must have inputs to be measured on, got none; pass a tensor [n, ...]")
     limit = max_samples or (SEQUENCES if _are_ids(own.inputs) else IMAGES)

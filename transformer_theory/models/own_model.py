@@ -101,18 +101,33 @@ def _of_function(module: str, name: str) -> OwnModel:
     if not isinstance(network, nn.Module) or len(parts) > 3:
         types = ", ".join(type(part).__name__ for part in parts)
         raise ValueError(f"{text} must return a torch.nn.Module, (module, inputs) or (module, inputs, labels), got {types or 'nothing'}")
+    return checked(network, inputs, labels, name=name, where=f"{text}: ")
+
+
+def checked(network: nn.Module, inputs: Any, labels: Any, *, name: str, where: str = "") -> OwnModel:
+    """Checks inputs and labels of a network and converts them to tensors.
+
+    Args:
+        network: the network.
+        inputs: tensor or array ``[n, ...]``, several of them by the name of the argument, or None.
+        labels: integers ``[n]``, or None.
+        name: name of the network.
+        where: beginning of the error messages.
+    Raises:
+        ValueError: inputs are empty, not finite, or differ in length; labels are not one integer per sequence.
+    """
     if isinstance(inputs, Mapping):
-        inputs = {str(key): _batch(f"{text}: inputs {key!r}", value) for key, value in inputs.items()}
+        inputs = {str(key): _batch(f"{where}inputs {key!r}", value) for key, value in inputs.items()}
         if not inputs or len({len(value) for value in inputs.values()}) > 1:
             lengths = ", ".join(f"{key} {len(value)}" for key, value in inputs.items()) or "none"
-            raise ValueError(f"{text}: inputs must have one entry per sequence in each array, got {lengths}")
+            raise ValueError(f"{where}inputs must have one entry per sequence in each array, got {lengths}")
     elif inputs is not None:
-        inputs = _batch(f"{text}: inputs", inputs)
+        inputs = _batch(f"{where}inputs", inputs)
     count = None if inputs is None else len(next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs)
     if labels is not None:
-        labels = as_tensor(f"{text}: labels", labels)
+        labels = as_tensor(f"{where}labels", labels)
         if labels.is_floating_point() or tuple(labels.shape) != (count,):
-            raise ValueError(f"{text}: labels must be one integer for each of the {count} sequences, got {_shape(labels)}")
+            raise ValueError(f"{where}labels must be one integer for each of the {count} sequences, got {_shape(labels)}")
     return OwnModel(network, name, inputs, labels)
 
 

@@ -190,6 +190,8 @@ def attention(result: Result, model: str, *, images: int = 3, layers: int = 2) -
     stored = attention_maps(result, model, images)
     if stored is None:
         return None
+    from matplotlib.colors import PowerNorm
+
     inputs = stored.images
     times = positions(len(stored.maps), 4)
     chosen = positions(stored.maps.shape[1], layers if len(times) > 1 else 6)
@@ -213,7 +215,7 @@ def attention(result: Result, model: str, *, images: int = 3, layers: int = 2) -
                 if inputs is not None:
                     ax.imshow(_overlay(maps[b, a, i] / top, ink(inputs[i])))
                 else:
-                    ax.imshow(maps[b, a, i], vmin=0, vmax=top, cmap="YlOrBr")
+                    ax.imshow(maps[b, a, i], norm=PowerNorm(0.5, 0, top), cmap="YlOrBr")  # rows of many keys have small shares
                 if i == 0:
                     start = f"layer {layer}" if b == 0 else ""
                     step = f"\nstep {int(stored.steps[time]):,}" if len(times) > 1 else ""
@@ -284,11 +286,17 @@ def _bar(figure: "Figure", grid: np.ndarray, top: float, label: str) -> None:
     """Adds the colour scale of attention to the right of the panels."""
     import matplotlib
     from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import ListedColormap, Normalize
+    from matplotlib.colors import ListedColormap, Normalize, PowerNorm
 
     # Over images, whose label is "attention received", _overlay uses the first 80 % of the colours.
     cmap = ListedColormap(matplotlib.colormaps["YlOrBr"](np.linspace(0, 0.8, 128))) if label != "attention" else "YlOrBr"
-    bar = figure.colorbar(ScalarMappable(Normalize(0, top), cmap), ax=list(grid.ravel()), fraction=0.02, pad=0.012, aspect=28)
+    bar = figure.colorbar(
+        ScalarMappable(PowerNorm(0.5, 0, top) if label == "attention" else Normalize(0, top), cmap),
+        ax=list(grid.ravel()),
+        fraction=0.02,
+        pad=0.012,
+        aspect=28,
+    )
     bar.set_label(label, fontsize=7.5)
     bar.ax.tick_params(labelsize=7, length=2)
     bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]

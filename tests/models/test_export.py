@@ -37,7 +37,7 @@ def pixels(name: str) -> Pixels:
     return Pixels(built(lambda: NETWORKS[name](SIZES)), torch.full((3,), 0.4), torch.full((3,), 0.2)).eval()
 
 
-@pytest.mark.parametrize("name", ["crate-alpha", "crate-alpha-published", "tost"])
+@pytest.mark.parametrize("name", ["crate-alpha-published", "tost"])
 def test_networks_of_images(name: str, generator: torch.Generator):
     assert largest_difference(built(lambda: NETWORKS[name](SIZES)), torch.rand(7, 3, 8, 8, generator=generator)) < 1e-5
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _TINTS = ("#4477AA", "#AA3377", "#C78A1B", "#117733", "#56B4E9", "#661100")  # used if a network has no fixed colour
 MAX_ROWS = 6  # largest number of quantities of one network below one another
 HEADING = 64  # characters of a line of a heading above one of two columns
-MAX_HEIGHT = 7.5  # inches of the timeline, so that it fits on a page together with its caption
+MAX_HEIGHT, TALL = 6.5, 7.5  # inches of the timeline, so that it fits on a page together with its caption; in two columns
 SMALL = 6.5  # points; the smallest type in the timeline
 _TICKS = (0, 0.01, 0.05, 0.15, 0.3, 0.5, 0.75, 1)  # shares of the last step
 _FEW_TICKS = (0, 0.05, 0.3, 0.6, 1)  # shares of the last step, for narrow panels
@@ -42,7 +42,9 @@ def timeline(group: Sequence[Series]) -> "Figure | None":
     # Many quantities of one network would be too flat below one another: they get two columns, and headings of two lines.
     two = len(models) == 1 and len(rows) > MAX_ROWS
     height = -(-len(rows) // 2) if two else len(rows)  # -(-a // b) rounds up
-    figure, panels = axes(height, 2 if two else len(models), 7.2, min(MAX_HEIGHT, 0.75 + (1.15 if two else 1.02) * height))
+    figure, panels = axes(
+        height, 2 if two else len(models), 7.2, min(TALL, 0.75 + 1.15 * height) if two else min(MAX_HEIGHT, 0.75 + 1.02 * height)
+    )
     grid = panels.reshape(height, -1)
     places = [grid[i % height, i // height :][:1] for i in range(len(rows))] if two else list(grid)
     lowest = [*places[height - 1], *places[-1]]

@@ -137,7 +137,7 @@ def expected_participation(n: Int[Tensor, " m"], s: Float[Tensor, " m"]) -> Floa
     return _between(mean[which, right - 1], mean[which, right], share)
 
 
-def row_deviation(scores: Float[Tensor, "*batch keys"], allowed: Float[Tensor, "*batch keys"] | None = None) -> Float[Tensor, "*batch"]:
+def row_deviation(scores: Float[Tensor, "*batch keys"], allowed: Float[Tensor, "*#batch keys"] | None = None) -> Float[Tensor, "*batch"]:
     """Computes the standard deviation of each row of scores over its allowed keys (1 where allowed, else 0), ``[*batch]``."""
     if allowed is None:
         return (scores - scores.mean(-1, keepdim=True)).square().mean(-1).sqrt()  # faster than torch.std

@@ -63,7 +63,7 @@ result.plot()
 # A dot is the mean over the seeds with its interval. Grey is the null: the same quantity where the theory says nothing, such as permuted labels
 # or untrained networks. **A value within its null is no finding**; [when is a number a finding?](../statistics.md) explains the tests.
 #
-# Every number is a row of one table. This is a headline on the raw tokens, and in the networks beside two nulls:
+# Every number is a row of one table. These rows have one headline on the raw tokens, and in the networks beside two nulls:
 
 # %%
 frame = result.table.summary().to_pandas()  # means over seeds

@@ -37,6 +37,13 @@ MUTANTS = (
         "missing term",
         "one mean for all positions",
     ),
+    Mutant(
+        f"{P}.within_between.pair_sums",
+        "T * (T - 1.0) * (n - 1)",
+        "T * T * (n - 1.0)",
+        "wrong factor",
+        "pairs of a position with itself, complete sets",
+    ),
     Mutant(f"{P}.within_between._pair", " + C / (counts * counts[:, None])", "", "missing term", "an expectation without its last term"),
     Mutant(
         f"{P}.within_between._pair", "sums.square().sum() - squares", "sums.square().sum()", "missing term", "pairs of a token with itself"

@@ -11,7 +11,7 @@ from ..core.sources import Source
 from ..core.theory import Theory
 from .aggregate import Aggregate, aggregate
 from .findings import findings
-from .latex_findings import matrix
+from .latex_findings import compact
 from .latex_reach import rungs
 from .latex_text import escape, prose, typewriter
 from .reached import reached
@@ -51,7 +51,7 @@ def latex(results: Result | Iterable[Result], *, theories: Iterable[Theory] | No
 def all_theories(combined: Aggregate) -> str:
     """Returns :func:`latex` of results that are already combined."""
     if found := findings(combined):
-        return matrix(found, combined, NEEDS)
+        return compact(found, combined, NEEDS)
     cells, software = reached(combined), sentence(combined.results)
     return rungs(cells, software) if cells else floats(summary(combined), software)
 

@@ -1,7 +1,7 @@
 r"""Tables in LaTeX (booktabs) with a ``\cite`` in each row, for a paper with ``references.bib``.
 
 Tables that may be long use longtable, which breaks across pages. The table of all theories is a float, because longtable does not work in
-two-column documents: the findings on one page (:mod:`.latex_findings`) or, for results without findings, a sequence of floats.
+two-column documents: the findings, usually on one page (:mod:`.latex_findings`), or, for results without findings, a sequence of floats.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,7 +35,7 @@ _LEFT, _RIGHT = r"\raggedright\arraybackslash", r"\raggedleft\arraybackslash"
 
 
 def latex(results: Result | Iterable[Result], *, theories: Iterable[Theory] | None = None) -> str:
-    r"""Returns the table of all theories: the findings as one float as wide as the text and at most as high as a page.
+    r"""Returns the table of all theories: the findings as a float as wide as the text.
 
     Results without a comparison have no findings: their table is that of the rungs of a reach, or the summary of the results.
 

@@ -20,11 +20,10 @@ from .software import sentence
 MAX_LINES = 60  # lines of a page, with the notes, without the caption
 MAX_WORD = 13  # letters of a word that fits into a narrow cell
 MAX_REASON = 64  # letters of a reason
-MAX_TITLE = 40  # letters of a title; of a longer one only the part before its colon is shown
 MAX_KINDS = 2  # kinds of nulls that the caption names
 SHARE = "\u00a0%"  # sign of a share
 PREFIX = "tt"  # prefix of the names in \label
-ABSENT = "not measured on these data"
+ABSENT = "Not measured on these data"
 _THEORY, _HEADLINE = 20, 37  # share of the width for the theories; share of the rest for the headlines; per cent
 _LETTERS = 92  # letters in a line of a page with wide margins
 _COMMANDS = "\n".join(
@@ -47,7 +46,7 @@ def compact(found: Findings, aggregate: Aggregate, head: str) -> str:
         head: comment for the first line of the file, which names the packages.
     """
     reasons: list[str] = []
-    blocks = [_Block(found, theory, reasons) for theory in _theories(found, aggregate)]
+    blocks = [_Block(found, theory, reasons) for theory in found.theories]
     models = _models(found)
     notes = 3 + sum(len(reason) + 3 for reason in reasons) // _LETTERS  # lines
     pages: list[list[_Block]] = [[]]
@@ -69,6 +68,7 @@ def compact(found: Findings, aggregate: Aggregate, head: str) -> str:
             *_nested("theory", [_row("headline", map(_breakable, models) if any(models) else ["value"])], len(models)),
             r"\midrule",
             *(line for block in page for line in _nested(block.title, block.rows, len(models))),
+            *(_absent(found, aggregate) if last else []),
             r"\bottomrule",
             r"\end{tabular}",
             *([r"", r"\vspace{3pt}", rf"\parbox{{\linewidth}}{{\raggedright {_note(found, reasons)}}}"] if last else []),
@@ -77,11 +77,12 @@ def compact(found: Findings, aggregate: Aggregate, head: str) -> str:
     return "\n".join([head, _COMMANDS, *floats, ""])
 
 
-def _theories(found: Findings, aggregate: Aggregate) -> list[Theory]:
-    """Returns the theories of the comparisons in their order, also those without any headline."""
+def _absent(found: Findings, aggregate: Aggregate) -> list[str]:
+    """Returns a row that names the theories of the comparisons of which no headline was measured; empty if there are none."""
     names = {name for result in aggregate.results if result.name == COMPARE for name in result.settings.get("theories") or ()}
-    names |= {theory.name for theory in found.theories}
-    return [theory for theory in aggregate.theories if theory.name in names]
+    absent = [theory for theory in aggregate.theories if theory.name in names and theory not in found.theories]
+    listed = "; ".join(f"{prose(theory.title.partition(':')[0])}{_cited(theory)}" for theory in absent)
+    return [rf"\multicolumn{{2}}{{@{{}}p{{\linewidth}}@{{}}}}{{{ABSENT}: {listed}}} \\"] if absent else []
 
 
 def _models(found: Findings) -> list[str]:
@@ -101,7 +102,7 @@ def _nested(title: str, rows: Sequence[str], count: int) -> list[str]:
     """Returns a row with a title, which may be as high as all rows beside it, and these rows as a table."""
     cell = _column(rf"(\linewidth*{100 - _HEADLINE}/100-{2 * count}\tabcolsep)/{count}")
     specification = _column(rf"\linewidth*{_HEADLINE}/100") + cell * count
-    return [f"{title} &", rf"\begin{{tabular}}[t]{{@{{}}{specification}@{{}}}}", *rows, r"\end{tabular} \\[1.5pt]"]
+    return [f"{title} &", rf"\begin{{tabular}}[t]{{@{{}}{specification}@{{}}}}", *rows, r"\end{tabular} \\", r"\addlinespace[1.5pt]"]
 
 
 def _caption(found: Findings, aggregate: Aggregate) -> str:
@@ -109,19 +110,21 @@ def _caption(found: Findings, aggregate: Aggregate) -> str:
     compared = [result for result in aggregate.results if result.name == COMPARE]
     data = " and ".join(_breakable(name) for name in _data(found))
     sizes = {result.settings.get("n") for result in compared}
-    n = f" ($n={next(iter(sizes))}$)" if len(sizes) == 1 and isinstance(next(iter(sizes)), int) else ""
+    n = f"$n={next(iter(sizes))}$" if len(sizes) == 1 and isinstance(next(iter(sizes)), int) else ""
     seeds = max(finding.seeds for finding in found.all)
     mean = f"mean over {seeds} seeds" if seeds > 1 else "value"
     machines = {str(result.provenance.get("machine") or "") for result in compared}
-    machine = f" on {escape(next(iter(machines)))}" if len(machines) == 1 and machines != {""} else ""
+    machine = escape(next(iter(machines))) if len(machines) == 1 and machines != {""} else ""
+    about = "; ".join(filter(None, (n, machine)))
+    about = f" ({about})" if about else ""
     known = {one.row.null.kind for one in found.all if one.view == "raw tokens" and one.row.null is not None and one.row.null.draws}
     kinds = sorted(known) if len(known) <= MAX_KINDS else ["permutations"]
     nulls = [*([prose(" or ".join(kinds))] if known else []), *(["untrained networks"] if any(_models(found)) else [])]
-    networks = "; in networks (null)" if any(_models(found)) else ""
-    null = f" Null: median of {'; '.join(nulls)}." if nulls else ""
+    networks = "; in networks: mean (null)" if any(_models(found)) else ""
+    null = f" Null: median over {' or, in networks, '.join(nulls)}." if nulls else ""
     made = prose(sentence(aggregate.results))
     made = f" {made}" if made else ""
-    return rf"Headlines on {data}{n}{machine}: {mean} [95~\% interval]{networks}.{null}{made}"
+    return rf"Headlines on {data}{about}: {mean} [95~\% interval]{networks}.{null}{made}"
 
 
 def _note(found: Findings, reasons: Sequence[str]) -> str:
@@ -141,8 +144,8 @@ class _Block:
     """The lines of one theory."""
 
     def __init__(self, found: Findings, theory: Theory, reasons: list[str]):
-        self.name = theory.title if len(theory.title) <= MAX_TITLE else theory.title.partition(":")[0]
-        self.title = rf"\textbf{{{prose(self.name)}}}{_cited(theory)}"
+        self.name = theory.title.partition(":")[0]
+        self.title = f"{prose(self.name)}{_cited(theory)}"
         self.rows: list[str] = []
         models, self._lines = _models(found), 0
         letters = _LETTERS * (100 - _THEORY) // 100
@@ -160,9 +163,6 @@ class _Block:
                 self.rows.append(_row(rf"\emph{{{prose(quantity)}}}{where}", [_in_network(one, reasons) for one in inside]))
                 width = max(1, letters * (100 - _HEADLINE) // 100 // len(models))
                 self._add(f"{quantity}{where}", letters, [(" ".join(_pair(one)), width) for one in inside])
-        if not self.rows:
-            self.rows.append(_row("--", [rf"\TTwide{{{len(models)}}}{{{ABSENT}}}"]))
-            self._lines = 1
 
     def _add(self, quantity: str, letters: int, cells: Iterable[tuple[str, int]]) -> None:
         """Adds the height of a row with a headline and cells of the given widths."""
@@ -206,6 +206,8 @@ def _pair(cell: Finding | None) -> list[str]:
     if cell is None or cell.row.value is None:
         return ["" if cell is None else "–"]
     row = cell.row
+    if row.unit == "share" and row.null and row.null.draws:  # one sign for both
+        return [findings.short(row.value, row).replace(SHARE, ""), f"({findings.short(row.null.median, row).replace(SHARE, '')}){SHARE}"]
     return [findings.short(row.value, row), *([f"({findings.short(row.null.median, row)})"] if row.null and row.null.draws else [])]
 
 
@@ -250,7 +252,8 @@ def _letter(index: int) -> str:
 
 
 def _row(label: str, cells: Iterable[str]) -> str:
-    return rf"{' & '.join([label, *cells])} \\"
+    guard = "{}" if label.startswith(("[", "*")) else ""  # LaTeX would read them as an argument of the line break before
+    return rf"{guard}{' & '.join([label, *cells])} \\"
 
 
 def _cited(theory: Theory) -> str:

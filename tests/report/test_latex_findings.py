@@ -70,8 +70,8 @@ def found(result, made):
 
 
 def cells(text, headline):
-    """The cells of the rows with this headline, which may be in italics: a list per row."""
-    lines = re.findall(rf"^(?:\\emph\{{)?{re.escape(prose(headline))}\d*\}}? & (.*) \\\\$", text, re.MULTILINE)
+    """The cells of the rows with this headline: a list per row."""
+    lines = re.findall(rf"^{re.escape(prose(headline))}\d* & (.*) \\\\$", text, re.MULTILINE)
     assert lines
     return [line.split(" & ") for line in lines]
 
@@ -86,8 +86,8 @@ def test_cells_are_marked_by_their_outcome():
     text = latex(result, theories=made)
     predicted, chance, opposite, any_data, untested = [row[0].removeprefix(r"\TTwide{3}{")[:-1] for row in cells(text, ON_DATA)]
     assert predicted.startswith(r"\textbf{62.5~\%} [")
-    assert r"null~12.0~\%, $p$~=~.005, $A$~=~" in predicted
-    assert chance == r"\TTchance{12.3~\%, null~12.0~\%, $p$~=~.46, $A$~=~0.0039}"
+    assert r"null~12.0~\%, $p$~=~.005" in predicted
+    assert chance == r"\TTchance{12.3~\%, null~12.0~\%, $p$~=~.46}"
     assert opposite.startswith(r"\ensuremath{-}4.2~\%$^\dagger$ [")
     assert any_data.startswith(r"62.5~\%$^\circ$ [")
     assert r"noise~59.1~\%" in any_data
@@ -109,7 +109,7 @@ def test_reasons_are_short_and_listed_once():
     assert cells(text, INSIDE) == [[r"--\textsuperscript{a}"] * 3] * 2
     assert text.count(rf"\textsuperscript{{a}}~{reason}") == 1
     assert r"\textsuperscript{b}" not in text
-    assert brief("no value: the loss diverged; see the note") == "no value"
+    assert brief("no value: the loss diverged; see the note") == "no value: the loss diverged"
     assert brief("needs a single common token, got 32") == "needs a single common token, got 32"
     assert len(brief("word " * 40)) <= MAX_REASON
 
@@ -150,7 +150,7 @@ def test_the_caption_is_short_and_has_what_all_cells_share():
 def test_several_data_sets_have_a_row_each():
     (first, made), (second, _) = compared(2), compared(2, data="other")
     text = latex([first, second], theories=made)
-    assert text.count(r"weights 0}, digits & ") == text.count(r"weights 0}, other & ") == 1
+    assert text.count(r"weights 0, digits & ") == text.count(r"weights 0, other & ") == 1
     assert text.count(r"\TTwide{3}") == 4
 
 
@@ -169,9 +169,12 @@ HOSTILE = r"\input{/etc/passwd} 50% a_b & {c} #1 $\write18{x}$ a$x^2^3$"
     ids=["all theories", "hostile", "forty"],
 )
 def test_the_table_takes_one_page_in_one_and_in_two_columns(tmp_path, layout, made, networks, data, pages):
-    result, made = compared(
-        made=tuple(list_theories()) if made is None else made, outcomes=(*VALUES, "not measured"), networks=networks, data=data
-    )
+    outcomes, columns = (*VALUES, "not measured"), {"networks": networks, "data": data}
+    if made is None:  # as in a comparison on images: two theories need other data
+        result, made = compared(made=tuple(list_theories()), outcomes=outcomes, **columns)
+        result = replace(result, table=Table(row for row in result.table if row.theory not in ("graph_tokens", "chain_of_thought")))
+    else:
+        result, made = compared(made=made, outcomes=outcomes, **columns)
     (tmp_path / "all.tex").write_text(latex(result, theories=made))
     (tmp_path / "findings.tex").write_text(itemize(found(result, made)))
     head = rf"\documentclass[{layout}]{{article}}\usepackage[T1]{{fontenc}}\usepackage{{lmodern}}\usepackage{{{','.join(PACKAGES)}}}"
@@ -196,7 +199,7 @@ def test_the_table_takes_one_page_in_one_and_in_two_columns(tmp_path, layout, ma
 
 def test_markdown_begins_with_the_sentences_and_the_matrix():
     result, made = compared()
-    text = markdown(aggregate(result, theories=made))
+    text = markdown(aggregate(replace(result, provenance={}), theories=made))
     head, *blocks = text.split("\n\n")
     assert head == "# Results"
     assert blocks[0].count("\n- ") == 4

@@ -17,20 +17,22 @@ from .findings import Finding, Findings
 from .latex_text import escape, prose, typewriter
 from .software import sentence
 
-MAX_LINES = 60  # lines of a page, with the notes, without the caption
+MAX_LINES = 62  # lines of a page, with the notes, without the caption
 MAX_WORD = 13  # letters of a word that fits into a narrow cell
 MAX_REASON = 64  # letters of a reason
 MAX_KINDS = 2  # kinds of nulls that the caption names
 SHARE = "\u00a0%"  # sign of a share
 PREFIX = "tt"  # prefix of the names in \label
+SAME = "the same, in networks"
 ABSENT = "Not measured on these data"
-_THEORY, _HEADLINE = 20, 37  # share of the width for the theories; share of the rest for the headlines; per cent
+_THEORY, _HEADLINE = 18, 40  # share of the width for the theories; share of the rest for the headlines; per cent
 _LETTERS = 92  # letters in a line of a page with wide margins
 _COMMANDS = "\n".join(
     [
         # A value that the null explains is grey, or slanted in documents without xcolor.
         r"\providecommand{\TTchance}[1]{\ifdefined\textcolor\textcolor[gray]{0.45}{#1}\else\textsl{#1}\fi}",
-        r"\providecommand{\TTsize}{\ifdim\textwidth<400pt\fontsize{7}{8}\else\fontsize{8}{9.2}\fi\selectfont}",
+        r"\providecommand{\TTsize}{\ifdim\textwidth<400pt\fontsize{7}{7.8}\else\fontsize{8}{9.2}\fi\selectfont}",
+        r"\providecommand{\TTgap}{\ifdim\textwidth<400pt 1pt\else 3pt\fi}",
         r"\providecommand{\TTwide}[2]{\multicolumn{#1}{>{\raggedright\arraybackslash}p{\dimexpr"
         rf"\linewidth*{100 - _HEADLINE}/100-2\tabcolsep\relax}}@{{}}}}{{#2}}}} % over all networks",
     ]
@@ -102,7 +104,7 @@ def _nested(title: str, rows: Sequence[str], count: int) -> list[str]:
     """Returns a row with a title, which may be as high as all rows beside it, and these rows as a table."""
     cell = _column(rf"(\linewidth*{100 - _HEADLINE}/100-{2 * count}\tabcolsep)/{count}")
     specification = _column(rf"\linewidth*{_HEADLINE}/100") + cell * count
-    return [f"{title} &", rf"\begin{{tabular}}[t]{{@{{}}{specification}@{{}}}}", *rows, r"\end{tabular} \\", r"\addlinespace[1.5pt]"]
+    return [f"{title} &", rf"\begin{{tabular}}[t]{{@{{}}{specification}@{{}}}}", *rows, r"\end{tabular} \\", r"\addlinespace[\TTgap]"]
 
 
 def _caption(found: Findings, aggregate: Aggregate) -> str:
@@ -120,8 +122,8 @@ def _caption(found: Findings, aggregate: Aggregate) -> str:
     known = {one.row.null.kind for one in found.all if one.view == "raw tokens" and one.row.null is not None and one.row.null.draws}
     kinds = sorted(known) if len(known) <= MAX_KINDS else ["permutations"]
     nulls = [*([prose(" or ".join(kinds))] if known else []), *(["untrained networks"] if any(_models(found)) else [])]
-    networks = "; in networks: mean (null)" if any(_models(found)) else ""
-    null = f" Null: median over {' or, in networks, '.join(nulls)}." if nulls else ""
+    networks = "; in networks (null)" if any(_models(found)) else ""
+    null = f" Null: median of {' or '.join(nulls)}." if nulls else ""
     made = prose(sentence(aggregate.results))
     made = f" {made}" if made else ""
     return rf"Headlines on {data}{about}: {mean} [95~\% interval]{networks}.{null}{made}"
@@ -134,7 +136,7 @@ def _note(found: Findings, reasons: Sequence[str]) -> str:
     inside = rf", in networks $p \le$ {findings.p_text(largest)}" if largest is not None else ""
     marks = (
         rf"\textbf{{Bold}}: as predicted (FDR $\le$ {LEVEL:g}, {tests}{inside}). \TTchance{{Grey}}: a null gives as much. "
-        r"$^\dagger$: opposite side. $^\circ$: about any data. $A$: agreement (0: chance, 1: prediction)."
+        r"$^\dagger$: opposite side. $^\circ$: any data."
     )
     letters = "; ".join(rf"\textsuperscript{{{_letter(index)}}}~{prose(reason)}" for index, reason in enumerate(reasons))
     return f"{marks} {letters}." if letters else marks
@@ -160,7 +162,8 @@ class _Block:
             inside = [found.at(theory, (data, "network", model)) for model in models]
             if known := [one for one in inside if one is not None]:
                 quantity = known[0].row.quantity
-                self.rows.append(_row(rf"\emph{{{prose(quantity)}}}{where}", [_in_network(one, reasons) for one in inside]))
+                quantity = SAME if cell is not None and quantity == cell.row.quantity else quantity
+                self.rows.append(_row(f"{prose(quantity)}{where}", [_in_network(one, reasons) for one in inside]))
                 width = max(1, letters * (100 - _HEADLINE) // 100 // len(models))
                 self._add(f"{quantity}{where}", letters, [(" ".join(_pair(one)), width) for one in inside])
 
@@ -181,12 +184,12 @@ def _wrapped(text: str, letters: int) -> int:
 
 def brief(reason: str) -> str:
     """Shortens a reason to its first clause and at most :data:`MAX_REASON` letters."""
-    first = re.split(r"[;:]\s|, (?:so|because|since)\b", reason)[0]
+    first = re.split(r";\s|, (?:so|because|since)\b", reason)[0]
     return textwrap.shorten(first, MAX_REASON, placeholder=" ...")
 
 
 def _parts(cell: Finding) -> list[str]:
-    """Returns the cell of a headline on data in plain text: value with interval, null, value on noise, p-value and agreement."""
+    """Returns the cell of a headline on data in plain text: value with interval, null, value on noise and p-value."""
     row = cell.row
     interval = findings.interval_text(row)
     if row.unit == "share" and interval:  # one sign for both ends
@@ -198,7 +201,7 @@ def _parts(cell: Finding) -> list[str]:
         parts += [f"noise\u00a0{findings.short(row.on_noise, row)}"] if row.on_noise is not None else []
     elif row.p is not None:
         parts.append(f"p\u00a0= {findings.p_text(row.p)}")
-    return [*parts, f"A\u00a0= {format.number(row.agreement, 2)}"] if row.agreement is not None else parts
+    return parts
 
 
 def _pair(cell: Finding | None) -> list[str]:
@@ -217,7 +220,7 @@ def _on_data(cell: Finding, reasons: list[str]) -> str:
         return f"-- ({prose(brief(cell.reason))})"
     value, *others = map(escape, _parts(cell))
     value, _, interval = value.partition(" [")
-    others = [re.sub(r"^([pA])~= ", r"$\1$~=~", text) for text in others]
+    others = [re.sub("^p~= ", "$p$~=~", text) for text in others]
     return _marked(cell, value, f"{f' [{interval}' if interval else ''}{''.join(f', {text}' for text in others)}", reasons)
 
 

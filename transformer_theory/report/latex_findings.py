@@ -31,7 +31,7 @@ _COMMANDS = "\n".join(
     [
         # A value that the null explains is grey, or slanted in documents without xcolor.
         r"\providecommand{\TTchance}[1]{\ifdefined\textcolor\textcolor[gray]{0.45}{#1}\else\textsl{#1}\fi}",
-        r"\providecommand{\TTsize}{\ifdim\textwidth<400pt\fontsize{7}{7.8}\else\fontsize{8}{9.2}\fi\selectfont}",
+        r"\providecommand{\TTsize}{\ifdim\textwidth<400pt\fontsize{7}{7.7}\else\fontsize{8}{9.2}\fi\selectfont}",
         r"\providecommand{\TTgap}{\ifdim\textwidth<400pt 1pt\else 3pt\fi}",
         r"\providecommand{\TTwide}[2]{\multicolumn{#1}{>{\raggedright\arraybackslash}p{\dimexpr"
         rf"\linewidth*{100 - _HEADLINE}/100-2\tabcolsep\relax}}@{{}}}}{{#2}}}} % over all networks",

@@ -17,7 +17,7 @@ LABEL_WIDTH, ROW, HEADER, LEGEND, SQUARE = 2.2, 0.175, 0.3, 0.26, 0.125  # inche
 SIZE, SMALL = 7.0, 6.2  # font sizes, points
 MAX_TITLE = 38  # letters of a title in full size; of a longer one only the part before its colon is shown
 COLUMN = 3.4  # inches; the width of a column of a paper
-COLUMN_LABEL, COLUMN_HEADER, COLUMN_LEGEND = 1.42, 0.68, 0.5  # inches, in the figure as wide as a column
+COLUMN_LABEL, COLUMN_HEADER, COLUMN_LEGEND = 1.24, 0.66, 0.5  # inches, in the figure as wide as a column
 COLUMN_TITLE = 25  # letters in a line of a title there
 STEP = 0.03  # inches between squares
 
@@ -58,12 +58,13 @@ def reach_overview(cells: Sequence[Reached], *, column: bool = False) -> "Figure
         for own in rows:
             row, title = heights[id(own)], _title(own, column)
             size = SMALL if column else SIZE * min(1.0, MAX_TITLE / len(title))
-            ax.text(0.02, top + row / 2, title, fontsize=size, color=INK, va="center", linespacing=1.0)
+            ax.text(0.02, top + row / 2, title, fontsize=size, color=INK, va="center", linespacing=1.0 if column else 1.2)
             for name, left, width in zip(used, lefts, widths):
                 inside = [cell for cell in own if cell.column == name]
-                step = min(SQUARE + STEP, width / max(1, len(inside)))
+                step = min(SQUARE + STEP, (width - (STEP if column else 0.0)) / max(1, len(inside)))
+                side = min(SQUARE, step - STEP / 2) if column else SQUARE  # in a column of a paper, crowded squares are narrower
                 for i, cell in enumerate(inside):
-                    _square(ax, cell, left + step * i, top + (row - SQUARE) / 2)
+                    _square(ax, cell, left + step * i, top + (row - SQUARE) / 2, width=side)
             top += row
     if column:
         _column_legend(ax, height)
@@ -79,7 +80,9 @@ def _title(own: Sequence[Reached], column: bool) -> str:
     return textwrap.fill(title, COLUMN_TITLE) if column else title
 
 
-def _square(ax: "Axes", cell: Reached | None, left: float, top: float, outcome: str = "beyond chance", share: float = 1.0) -> None:
+def _square(
+    ax: "Axes", cell: Reached | None, left: float, top: float, outcome: str = "beyond chance", share: float = 1.0, width: float = SQUARE
+) -> None:
     """Draws one rung, or, without a rung, a square of the legend with the given outcome and agreement."""
     from matplotlib.patches import Rectangle
 
@@ -89,7 +92,7 @@ def _square(ax: "Axes", cell: Reached | None, left: float, top: float, outcome: 
     face = shade(share) if outcome == "beyond chance" else "white"
     edge = ALARM if outcome == "opposite" else GREY
     hatch = "//////" if outcome in ("not measured", "not tested") else None
-    ax.add_patch(Rectangle((left, top), SQUARE, SQUARE, facecolor=face, edgecolor=edge, linewidth=0.5, hatch=hatch))
+    ax.add_patch(Rectangle((left, top), width, SQUARE, facecolor=face, edgecolor=edge, linewidth=0.5, hatch=hatch))
 
 
 def _legend(ax: "Axes", height: float) -> None:

@@ -58,7 +58,7 @@ def reach_overview(cells: Sequence[Reached], *, column: bool = False) -> "Figure
         for own in rows:
             row, title = heights[id(own)], _title(own, column)
             size = SMALL if column else SIZE * min(1.0, MAX_TITLE / len(title))
-            ax.text(0.02, top + row / 2, title, fontsize=size, color=INK, va="center", linespacing=1.0 if column else 1.2)
+            ax.text(0.02, top + row / 2, title, fontsize=size, color=INK, va="center", linespacing=1.0 if column else "normal")
             for name, left, width in zip(used, lefts, widths):
                 inside = [cell for cell in own if cell.column == name]
                 step = min(SQUARE + STEP, (width - (STEP if column else 0.0)) / max(1, len(inside)))

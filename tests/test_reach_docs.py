@@ -1,6 +1,7 @@
 """The reach map of the documentation comes from the stored result, which was measured on the present ladders."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def test_the_overview_fits_a_column_and_stays_legible(stored):
     assert all(box.x0 >= 0 and box.x1 <= figure.bbox.width and box.y0 >= 0 and box.y1 <= figure.bbox.height for box in boxes.values())
     squares = sorted((round(p.get_y(), 6), p.get_x(), p.get_width()) for p in ax.patches if isinstance(p, Rectangle))
     assert len(squares) == len(cells) + 6  # with the legend
-    assert all(left + width < other for (row, left, width), (same, other, _) in zip(squares, squares[1:]) if row == same)
+    assert all(left + width < other for (row, left, width), (same, other, _) in pairwise(squares) if row == same)
     assert max(left + width for _, left, width in squares) <= COLUMN
 
 

@@ -206,12 +206,12 @@ def _parts(cell: Finding) -> list[str]:
 
 def _pair(cell: Finding | None) -> list[str]:
     """Returns the cell of a headline in a network in plain text: the value and its null."""
-    if cell is None or cell.row.value is None:
+    if cell is None or (value := cell.row.value) is None:
         return ["" if cell is None else "–"]
     row = cell.row
     if row.unit == "share" and row.null and row.null.draws:  # one sign for both
-        return [findings.short(row.value, row).replace(SHARE, ""), f"({findings.short(row.null.median, row).replace(SHARE, '')}){SHARE}"]
-    return [findings.short(row.value, row), *([f"({findings.short(row.null.median, row)})"] if row.null and row.null.draws else [])]
+        return [findings.short(value, row).replace(SHARE, ""), f"({findings.short(row.null.median, row).replace(SHARE, '')}){SHARE}"]
+    return [findings.short(value, row), *([f"({findings.short(row.null.median, row)})"] if row.null and row.null.draws else [])]
 
 
 def _on_data(cell: Finding, reasons: list[str]) -> str:

@@ -1,12 +1,16 @@
 """The reach map of the documentation comes from the stored result, which was measured on the present ladders."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from transformer_theory.core.result import Result
+from transformer_theory.report import aggregate
 from transformer_theory.report.reach_docs import FOLDER, main, merged, pages
+from transformer_theory.report.reach_overview import COLUMN, reach_overview
+from transformer_theory.report.reached import reached
 from transformer_theory.theories import list_theories
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -20,6 +24,25 @@ def stored() -> Result:
 def test_the_pages_are_those_of_the_stored_result(stored):
     for name, text in pages(stored).items():
         assert (DOCS / name).read_text(encoding="utf-8") == text, f"{name}: run python -m transformer_theory.report.reach_docs docs"
+
+
+def test_the_overview_fits_a_column_and_stays_legible(stored):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.patches import Rectangle
+
+    cells = reached(aggregate(stored))
+    figure = reach_overview(cells, column=True)
+    assert figure is not None
+    assert figure.get_size_inches()[0] == COLUMN <= 3.4
+    (ax,) = figure.axes
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    boxes = {text: text.get_window_extent(renderer) for text in ax.texts}
+    assert min(text.get_fontsize() for text in boxes) >= 6
+    assert all(box.x0 >= 0 and box.x1 <= figure.bbox.width and box.y0 >= 0 and box.y1 <= figure.bbox.height for box in boxes.values())
+    squares = sorted((round(p.get_y(), 6), p.get_x(), p.get_width()) for p in ax.patches if isinstance(p, Rectangle))
+    assert len(squares) == len(cells) + 6  # with the legend
+    assert all(left + width < other for (row, left, width), (same, other, _) in pairwise(squares) if row == same)
+    assert max(left + width for _, left, width in squares) <= COLUMN
 
 
 @pytest.mark.parametrize("theory", list_theories(), ids=lambda theory: theory.name)

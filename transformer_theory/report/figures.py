@@ -12,7 +12,7 @@ from ..core.measurement import Table
 from ..core.plotting import pdf, style, svg
 from ..core.result import Result
 from ..core.theory import Theory
-from . import format, matrix, network_figures, reach_map, training_figures
+from . import format, matrix, network_figures, reach_map, reach_overview, training_figures
 from .aggregate import COMPARE, NETWORK, ON_DATA, PROBE, TRAIN, Aggregate, data_name, result_label
 from .curves import Curves, Series, curves, series
 from .findings import findings
@@ -25,6 +25,7 @@ from .training import training_summary
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+IN_COLUMN = "reach-column"  # name of the figure that is as wide as a column of a paper
 MAX_NAME = 40  # largest number of characters from the name of a data set in a file name
 
 
@@ -105,10 +106,15 @@ def pictures(aggregate: Aggregate) -> list[Picture]:
 
 
 def of_all(aggregate: Aggregate, stem: str = "") -> Iterator[Picture]:
-    """Yields the figures that sum the results up: the reach map and the matrix of findings, whose name begins with ``stem``."""
+    """Yields the figures that sum the results up.
+
+    They are the reach map, its overview as wide as a column, and the matrix of findings, whose name begins with ``stem``.
+    """
     if cells := reached(aggregate):
         title = "how far the theories reach as their assumptions are relaxed"
         yield Picture("reach-map", title, None, partial(reach_map.reach_map, cells))
+        title = "how far the theories reach, a square per rung, as wide as a column"
+        yield Picture(IN_COLUMN, title, None, partial(reach_overview.reach_overview, cells, column=True))
     if found := findings(aggregate):
         title = "what was found: the headline of each theory on data and in networks"
         yield Picture("-".join(filter(None, (stem, "findings"))), title, None, partial(matrix.matrix, found))

@@ -1,7 +1,7 @@
 r"""Tables in LaTeX (booktabs) with a ``\cite`` in each row, for a paper with ``references.bib``.
 
 Tables that may be long use longtable, which breaks across pages. The table of all theories is a float, because longtable does not work in
-two-column documents: the findings on one page (:mod:`.latex_findings`) or, for results without findings, a sequence of floats.
+two-column documents: the findings, usually on one page (:mod:`.latex_findings`), or, for results without findings, a sequence of floats.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from ..core.sources import Source
 from ..core.theory import Theory
 from .aggregate import Aggregate, aggregate
 from .findings import findings
-from .latex_findings import matrix
+from .latex_findings import compact
 from .latex_reach import rungs
 from .latex_text import escape, prose, typewriter
 from .reached import reached
@@ -35,7 +35,7 @@ _LEFT, _RIGHT = r"\raggedright\arraybackslash", r"\raggedleft\arraybackslash"
 
 
 def latex(results: Result | Iterable[Result], *, theories: Iterable[Theory] | None = None) -> str:
-    r"""Returns the table of all theories: the findings as one float as wide as the text and at most as high as a page.
+    r"""Returns the table of all theories: the findings as a float as wide as the text.
 
     Results without a comparison have no findings: their table is that of the rungs of a reach, or the summary of the results.
 
@@ -51,7 +51,7 @@ def latex(results: Result | Iterable[Result], *, theories: Iterable[Theory] | No
 def all_theories(combined: Aggregate) -> str:
     """Returns :func:`latex` of results that are already combined."""
     if found := findings(combined):
-        return matrix(found, combined, NEEDS)
+        return compact(found, combined, NEEDS)
     cells, software = reached(combined), sentence(combined.results)
     return rungs(cells, software) if cells else floats(summary(combined), software)
 

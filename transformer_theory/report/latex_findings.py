@@ -1,241 +1,252 @@
-r"""The findings in LaTeX: one table on one page, for papers with one or two columns, and the sentences as a list.
+r"""The findings in LaTeX: one compact table of one page, for papers with one or two columns, and the sentences as a list.
 
-The table has a column per theory, and a row per view of the data and per network, because a page is higher than it is wide. More than
-:data:`MAX_THEORIES` theories are divided into several panels, one below the other.
+The table has a block per theory: a line for its headline on each data set, and a line for its headline in networks, with a cell per
+network. What all cells share stands in the caption. Features, intervals over networks and p-values of single networks are in the tables of
+the theories and in the macros. Theories that do not fit on a page continue on a second one.
 """
 
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from ..core.statistics import LEVEL, UNTRAINED
+from ..core.statistics import LEVEL
 from ..core.theory import Theory
 from . import findings, format
-from .aggregate import Aggregate
+from .aggregate import COMPARE, Aggregate
 from .findings import Finding, Findings
 from .latex_text import escape, prose, typewriter
 from .software import sentence
 
-MAX_THEORIES = 6  # theories of one panel; the cells of more would be too narrow for an interval on two lines
-MAX_LINES = 55  # lines of \scriptsize type on a page, without the caption
+MAX_LINES = 62  # lines of a page, with the notes, without the caption
 MAX_WORD = 13  # letters of a word that fits into a narrow cell
+MAX_REASON = 64  # letters of a reason
+MAX_KINDS = 2  # kinds of nulls that the caption names
 SHARE = "\u00a0%"  # sign of a share
 PREFIX = "tt"  # prefix of the names in \label
-_LABEL = 16  # share of the width for the labels of the rows, per cent
-_LETTERS = 82  # letters of \scriptsize type in a line of a page with wide margins
-# A value that the null explains is grey, or slanted in documents without xcolor.
-_COMMANDS = r"\providecommand{\TTchance}[1]{\ifdefined\textcolor\textcolor[gray]{0.45}{#1}\else\textsl{#1}\fi}"
+SAME = "the same, in networks"
+ABSENT = "Not measured on these data"
+_THEORY, _HEADLINE = 18, 40  # share of the width for the theories; share of the rest for the headlines; per cent
+_LETTERS = 92  # letters in a line of a page with wide margins
+_COMMANDS = "\n".join(
+    [
+        # A value that the null explains is grey, or slanted in documents without xcolor.
+        r"\providecommand{\TTchance}[1]{\ifdefined\textcolor\textcolor[gray]{0.45}{#1}\else\textsl{#1}\fi}",
+        r"\providecommand{\TTsize}{\ifdim\textwidth<400pt\fontsize{7}{7.7}\else\fontsize{8}{9.2}\fi\selectfont}",
+        r"\providecommand{\TTgap}{\ifdim\textwidth<400pt 1pt\else 3pt\fi}",
+        r"\providecommand{\TTwide}[2]{\multicolumn{#1}{>{\raggedright\arraybackslash}p{\dimexpr"
+        rf"\linewidth*{100 - _HEADLINE}/100-2\tabcolsep\relax}}@{{}}}}{{#2}}}} % over all networks",
+    ]
+)
 
-Column = tuple[str, findings.View, str]
 
-
-def matrix(found: Findings, aggregate: Aggregate, head: str) -> str:
-    """Returns the table of findings as one float that fits on a page.
-
-    If the table is too long for a page, the cells of features have only value and interval; if it is still too long, features are omitted,
-    and finally every panel becomes a float.
+def compact(found: Findings, aggregate: Aggregate, head: str) -> str:
+    """Returns the table of findings as floats of at most a page each; usually there is one.
 
     Args:
         found: the findings; there must be at least one.
-        aggregate: the results of the findings, for the counts of claims.
+        aggregate: the results of the findings.
         head: comment for the first line of the file, which names the packages.
     """
-    columns = found.few_columns()
-    without = [column for column in columns if column[1] != "features"] or columns
-    count = -(-len(found.theories) // MAX_THEORIES)  # panels; -(-a // b) rounds up
-    size = -(-len(found.theories) // count)  # theories of a panel
-    groups = [found.theories[start : start + size] for start in range(0, len(found.theories), size)]
-    panels: list[_Panel] = []
-    for chosen, short in ((columns, False), (columns, True), (without, False)):
-        panels = [_Panel(found, group, chosen, aggregate, short) for group in groups]
-        if _height(panels) <= MAX_LINES:
-            break
-    together = _height(panels) <= MAX_LINES
-    features = [column for column in found.columns if column[1] == "features"]
-    omitted = ""
-    if features:
-        shown = {column for panel in panels for _, members in panel.groups for column in members}
-        omitted = " Features: value and interval only." if panels[0].short else "" if set(features) <= shown else " Features are omitted."
+    reasons: list[str] = []
+    blocks = [_Block(found, theory, reasons) for theory in found.theories]
+    models = _models(found)
+    notes = 3 + sum(len(reason) + 3 for reason in reasons) // _LETTERS  # lines
+    pages: list[list[_Block]] = [[]]
+    for block in blocks:
+        if pages[-1] and sum(one.height for one in pages[-1]) + block.height + notes > MAX_LINES:
+            pages.append([])
+        pages[-1].append(block)
+    outer = "".join(_column(rf"(\linewidth-2\tabcolsep)*{share}/100") for share in (_THEORY, 100 - _THEORY))
     label = f"tab:{PREFIX}-all"
     floats = []
-    for index, group in enumerate([panels] if together else [[panel] for panel in panels]):
-        caption = rf"\caption{{{_caption(found, panels)}}}\label{{{label}}}" if not index else rf"Table~\ref{{{label}}}, continued\\[4pt]"
-        reasons: list[str] = []
-        tables = ("\n\n" + r"\vspace{4pt}" + "\n\n").join(panel.latex(reasons) for panel in group)
-        floats.append(
-            "\n".join(
-                [
-                    r"\begin{table*}",
-                    r"\centering\scriptsize\setlength{\tabcolsep}{2pt}\setlength{\belowcaptionskip}{4pt}",
-                    caption,
-                    tables,
-                    "",
-                    r"\vspace{3pt}",
-                    rf"\parbox{{\linewidth}}{{\raggedright {_note(found, omitted, reasons, sentence(aggregate.results))}}}",
-                    r"\end{table*}",
-                ]
-            )
-        )
+    for number, page in enumerate(pages):
+        last = number == len(pages) - 1
+        floats += [
+            r"\begin{table*}",
+            r"\centering\TTsize\setlength{\tabcolsep}{2pt}\setlength{\belowcaptionskip}{4pt}",
+            rf"\caption{{{_caption(found, aggregate)}}}\label{{{label}}}" if not number else rf"Table~\ref{{{label}}}, continued\\[4pt]",
+            rf"\begin{{tabular}}{{@{{}}{outer}@{{}}}}",
+            r"\toprule",
+            *_nested("theory", [_row("headline", map(_breakable, models) if any(models) else ["value"])], len(models)),
+            r"\midrule",
+            *(line for block in page for line in _nested(block.title, block.rows, len(models))),
+            *(_absent(found, aggregate) if last else []),
+            r"\bottomrule",
+            r"\end{tabular}",
+            *([r"", r"\vspace{3pt}", rf"\parbox{{\linewidth}}{{\raggedright {_note(found, reasons)}}}"] if last else []),
+            r"\end{table*}",
+        ]
     return "\n".join([head, _COMMANDS, *floats, ""])
 
 
-def _height(panels: "Sequence[_Panel]") -> int:
-    """Returns an upper bound on the number of lines of panels with their note."""
-    reasons: list[str] = []
-    for panel in panels:
-        panel.latex(reasons)
-    return sum(panel.height for panel in panels) + 3 + sum(map(len, reasons)) // _LETTERS
+def _absent(found: Findings, aggregate: Aggregate) -> list[str]:
+    """Returns a row that names the theories of the comparisons of which no headline was measured; empty if there are none."""
+    names = {name for result in aggregate.results if result.name == COMPARE for name in result.settings.get("theories") or ()}
+    absent = [theory for theory in aggregate.theories if theory.name in names and theory not in found.theories]
+    listed = "; ".join(f"{prose(theory.title.partition(':')[0])}{_cited(theory)}" for theory in absent)
+    return [rf"\multicolumn{{2}}{{@{{}}p{{\linewidth}}@{{}}}}{{{ABSENT}: {listed}}} \\"] if absent else []
 
 
-def _caption(found: Findings, panels: "Sequence[_Panel]") -> str:
-    """Returns the caption, at most 45 words for data with short names."""
-    data = " and ".join(_breakable(name) for name in dict.fromkeys(column[0] for column in found.columns))
+def _models(found: Findings) -> list[str]:
+    """Returns the networks, which are the columns; one empty name if there are none."""
+    return list(dict.fromkeys(finding.model for finding in found.all if finding.view == "network")) or [""]
+
+
+def _data(found: Findings) -> list[str]:
+    return list(dict.fromkeys(column[0] for column in found.columns))
+
+
+def _column(width: str) -> str:
+    return rf">{{\raggedright\arraybackslash}}p{{\dimexpr{width}\relax}}"
+
+
+def _nested(title: str, rows: Sequence[str], count: int) -> list[str]:
+    """Returns a row with a title, which may be as high as all rows beside it, and these rows as a table."""
+    cell = _column(rf"(\linewidth*{100 - _HEADLINE}/100-{2 * count}\tabcolsep)/{count}")
+    specification = _column(rf"\linewidth*{_HEADLINE}/100") + cell * count
+    return [f"{title} &", rf"\begin{{tabular}}[t]{{@{{}}{specification}@{{}}}}", *rows, r"\end{tabular} \\", r"\addlinespace[\TTgap]"]
+
+
+def _caption(found: Findings, aggregate: Aggregate) -> str:
+    """Returns the caption, at most 45 words for data and kinds of nulls with short names."""
+    compared = [result for result in aggregate.results if result.name == COMPARE]
+    data = " and ".join(_breakable(name) for name in _data(found))
+    sizes = {result.settings.get("n") for result in compared}
+    n = f"$n={next(iter(sizes))}$" if len(sizes) == 1 and isinstance(next(iter(sizes)), int) else ""
     seeds = max(finding.seeds for finding in found.all)
-    value = f"mean over {seeds} seeds" if seeds > 1 else "value"
-    claims = " Claims: how many are consistent on all seeds." if any(panel.claims for panel in panels) else ""
-    return (
-        rf"Predictions and measurements on {data}: {value} with 95~\% interval, median of the null, $p$-value and agreement $A$ "
-        f"(0: chance, 1: prediction).{claims}"
-    )
+    mean = f"mean over {seeds} seeds" if seeds > 1 else "value"
+    machines = {str(result.provenance.get("machine") or "") for result in compared}
+    machine = escape(next(iter(machines))) if len(machines) == 1 and machines != {""} else ""
+    about = "; ".join(filter(None, (n, machine)))
+    about = f" ({about})" if about else ""
+    known = {one.row.null.kind for one in found.all if one.view == "raw tokens" and one.row.null is not None and one.row.null.draws}
+    kinds = sorted(known) if len(known) <= MAX_KINDS else ["permutations"]
+    nulls = [*([prose(" or ".join(kinds))] if known else []), *(["untrained networks"] if any(_models(found)) else [])]
+    networks = "; in networks (null)" if any(_models(found)) else ""
+    null = f" Null: median of {' or '.join(nulls)}." if nulls else ""
+    made = prose(sentence(aggregate.results))
+    made = f" {made}" if made else ""
+    return rf"Headlines on {data}{about}: {mean} [95~\% interval]{networks}.{null}{made}"
 
 
-def _note(found: Findings, omitted: str, reasons: Sequence[str], software: str) -> str:
-    """Explains the marks in one line and the letters in further lines; the last sentence names the version and the commit."""
+def _note(found: Findings, reasons: Sequence[str]) -> str:
+    """Explains the marks, and the letters of the reasons."""
     tests = format.several(found.tests, "test")
+    largest = max((one.row.p for one in found.all if one.view == "network" and one.outcome in findings.FOUND and one.row.p), default=None)
+    inside = rf", in networks $p \le$ {findings.p_text(largest)}" if largest is not None else ""
     marks = (
-        rf"\textbf{{Bold}}: as predicted (FDR $\le$ {LEVEL:g}, {tests}). \TTchance{{Grey}}: a null gives as much. "
-        rf"$^\dagger$: opposite side. $^\circ$: about any data.{omitted}"
+        rf"\textbf{{Bold}}: as predicted (FDR $\le$ {LEVEL:g}, {tests}{inside}). \TTchance{{Grey}}: a null gives as much. "
+        r"$^\dagger$: opposite side. $^\circ$: any data."
     )
     letters = "; ".join(rf"\textsuperscript{{{_letter(index)}}}~{prose(reason)}" for index, reason in enumerate(reasons))
-    lines = filter(None, (marks, f"{letters}." if letters else "", prose(software)))
-    return r"\\ ".join(lines)
+    return f"{marks} {letters}." if letters else marks
 
 
-class _Panel:
-    """The part of the table for some of the theories."""
+class _Block:
+    """The lines of one theory."""
 
-    def __init__(self, found: Findings, theories: Sequence[Theory], columns: Sequence[Column], aggregate: Aggregate, short: bool):
-        self.found, self.theories, self.aggregate, self.short = found, theories, aggregate, short
-        of_panel = {finding.column for finding in found.all if finding.theory in theories}
-        columns = [column for column in columns if column in of_panel]
-        self.several_data = len({column[0] for column in columns}) > 1
-        self.groups = [
-            ("On the data", [column for column in columns if column[1] != "network"]),
-            ("In networks", [column for column in columns if column[1] == "network"]),
-        ]
+    def __init__(self, found: Findings, theory: Theory, reasons: list[str]):
+        self.name = theory.title.partition(":")[0]
+        self.title = f"{prose(self.name)}{_cited(theory)}"
+        self.rows: list[str] = []
+        models, self._lines = _models(found), 0
+        letters = _LETTERS * (100 - _THEORY) // 100
+        for data in _data(found):
+            where = f", {_breakable(data)}" if len(_data(found)) > 1 else ""
+            if (cell := found.at(theory, (data, "raw tokens", ""))) is not None:
+                shown = _on_data(cell, reasons)
+                self.rows.append(_row(f"{prose(cell.row.quantity)}{where}", [rf"\TTwide{{{len(models)}}}{{{shown}}}"]))
+                width = letters * (100 - _HEADLINE) // 100
+                plain = ", ".join(_parts(cell)) if cell.row.value is not None else brief(cell.reason)
+                self._add(f"{cell.row.quantity}{where}", letters, [(plain, width)])
+            inside = [found.at(theory, (data, "network", model)) for model in models]
+            if known := [one for one in inside if one is not None]:
+                quantity = known[0].row.quantity
+                quantity = SAME if cell is not None and quantity == cell.row.quantity else quantity
+                self.rows.append(_row(f"{prose(quantity)}{where}", [_in_network(one, reasons) for one in inside]))
+                width = max(1, letters * (100 - _HEADLINE) // 100 // len(models))
+                self._add(f"{quantity}{where}", letters, [(" ".join(_pair(one)), width) for one in inside])
 
-    @property
-    def height(self) -> int:
-        """An upper bound on the number of lines."""
-        letters = max(1, _LETTERS * (100 - _LABEL) // (100 * len(self.theories)))
-        lines = 4 + max(_lines(theory.title, letters) + 1 for theory in self.theories)  # with a line for the citation
-        for _, columns in self.groups:
-            for column in columns:
-                cells = self._cells(column)
-                label = _lines(f"features of {column[2]}" if column[1] == "features" else column[2], _LETTERS * _LABEL // 100)
-                lines += max(label, *(sum(_lines(part, letters) for part in _parts(cell, self._short(column))) for cell in cells))
-            lines += 1 + max(_lines(self._quantity(theory, columns), letters) for theory in self.theories) if columns else 0
-        return lines
-
-    def latex(self, reasons: list[str]) -> str:
-        """Returns the panel as a tabular. The cells refer by letters to reasons, which are appended to ``reasons`` if they are new."""
-        share = (100 - _LABEL) / len(self.theories)
-        width = rf"\linewidth-{2 * len(self.theories)}\tabcolsep"
-        specification = "".join(
-            rf">{{\raggedright\arraybackslash}}p{{\dimexpr({width})*{round(10 * part)}/1000\relax}}"
-            for part in (_LABEL, *[share] * len(self.theories))
-        )
-        titles = [rf"\textbf{{{prose(theory.title)}}}{_cited(theory)}" for theory in self.theories]
-        rows = [rf"\begin{{tabular}}{{@{{}}{specification}@{{}}}}", r"\toprule", _row("", titles)]
-        for title, columns in self.groups:
-            if not columns:
-                continue
-            nulls = {cell.row.null.kind for column in columns for cell in self._cells(column) if cell is not None and cell.row.null}
-            title = f"{title} (null: untrained)" if nulls == {UNTRAINED} else title
-            quantities = [rf"\emph{{{prose(self._quantity(theory, columns))}}}" for theory in self.theories]
-            rows += [r"\midrule", _row(rf"\emph{{{title}}}", quantities), r"\addlinespace[2pt]"]
-            for column in columns:
-                cells = [_cell(cell, reasons, self._short(column)) for cell in self._cells(column)]
-                rows += [_row(self._name(column), cells), r"\addlinespace[2pt]"]
-        if counts := self.claims:
-            rows += [r"\midrule", _row("claims", counts)]
-        return "\n".join([*rows, r"\bottomrule", r"\end{tabular}"])
-
-    def _cells(self, column: Column) -> list[Finding | None]:
-        return [self.found.at(theory, column) for theory in self.theories]
-
-    def _short(self, column: Column) -> bool:
-        """Returns whether the cells of a column have only value and interval."""
-        return self.short and column[1] == "features"
-
-    def _quantity(self, theory: Theory, columns: Sequence[Column]) -> str:
-        """Returns the headline of a theory in some of the columns."""
-        cells = (self.found.at(theory, column) for column in columns)
-        return next((cell.row.quantity for cell in cells if cell is not None), "")
-
-    def _name(self, column: Column) -> str:
-        data, view, model = column
-        name = _breakable(model) if view == "network" else f"features of {_breakable(model)}" if model else "raw tokens"
-        return f"{name}, {_breakable(data)}" if self.several_data else name
+    def _add(self, quantity: str, letters: int, cells: Iterable[tuple[str, int]]) -> None:
+        """Adds the height of a row with a headline and cells of the given widths."""
+        self._lines += max(_wrapped(quantity, letters * _HEADLINE // 100), *(_wrapped(text, width) for text, width in cells))
 
     @property
-    def claims(self) -> list[str]:
-        """The number of consistent claims of each theory; empty if no claim was verified."""
-        counts = []
-        for theory in self.theories:
-            claims = [checked.verification for checked in self.aggregate.claims_of(theory)]
-            consistent = sum(claim.outcome == "consistent" and claim.consistent == len(claim.seeds) for claim in claims)
-            counts.append(f"{consistent} of {len(claims)}" if claims else "")
-        return counts if any(counts) else []
+    def height(self) -> float:
+        """An estimate of the number of lines."""
+        return max(self._lines, _wrapped(f"{self.name} [10]", _LETTERS * _THEORY // 100)) + 0.2
 
 
-def _lines(text: str, letters: int) -> int:
+def _wrapped(text: str, letters: int) -> int:
     """Estimates the number of lines of a text in a cell."""
-    return len(textwrap.wrap(text, letters)) or 1
+    return len(textwrap.wrap(text, max(1, letters))) or 1
 
 
-def _parts(cell: Finding | None, short: bool) -> list[str]:
-    """Returns the lines of a cell as plain text: the value with its agreement, the interval, and null, value on noise and p-value."""
-    if cell is None:
-        return [""]
+def brief(reason: str) -> str:
+    """Shortens a reason to its first clause and at most :data:`MAX_REASON` letters."""
+    first = re.split(r";\s|, (?:so|because|since)\b", reason)[0]
+    return textwrap.shorten(first, MAX_REASON, placeholder=" ...")
+
+
+def _parts(cell: Finding) -> list[str]:
+    """Returns the cell of a headline on data in plain text: value with interval, null, value on noise and p-value."""
     row = cell.row
-    if row.value is None:
-        return [format.NOTHING]
     interval = findings.interval_text(row)
     if row.unit == "share" and interval:  # one sign for both ends
         interval = f"{interval.replace(SHARE, '')}{SHARE}"
-    if short:
-        return list(filter(None, (findings.short(row.value, row), interval)))
-    agreement = f" A\u00a0= {format.number(row.agreement, 2)}" if row.agreement is not None else ""
-    rest = [f"null\u00a0{findings.short(row.null.median, row)}"] if row.null is not None and row.null.draws else []
+    parts = [" ".join(filter(None, (findings.short(row.value or 0.0, row), interval)))]
+    if row.null is not None and row.null.draws:
+        parts.append(f"null\u00a0{findings.short(row.null.median, row)}")
     if row.scope == "any data":  # a p-value would not be evidence about these data
-        rest += [f"noise\u00a0{findings.short(row.on_noise, row)}"] if row.on_noise is not None else []
+        parts += [f"noise\u00a0{findings.short(row.on_noise, row)}"] if row.on_noise is not None else []
     elif row.p is not None:
-        rest.append(f"p\u00a0= {findings.p_text(row.p)}")
-    return list(filter(None, (findings.short(row.value, row), interval, ", ".join(rest) + ("," * bool(rest and agreement)) + agreement)))
+        parts.append(f"p\u00a0= {findings.p_text(row.p)}")
+    return parts
 
 
-def _cell(cell: Finding | None, reasons: list[str], short: bool) -> str:
-    """Returns the LaTeX of a cell, marked by its outcome."""
-    value, *others = map(escape, _parts(cell, short))
-    if cell is None:
-        return value
-    others = [re.sub(r"\b([pA])~= ", r"$\1$~=~", text) for text in others]
+def _pair(cell: Finding | None) -> list[str]:
+    """Returns the cell of a headline in a network in plain text: the value and its null."""
+    if cell is None or (value := cell.row.value) is None:
+        return ["" if cell is None else "–"]
+    row = cell.row
+    if row.unit == "share" and row.null and row.null.draws:  # one sign for both
+        return [findings.short(value, row).replace(SHARE, ""), f"({findings.short(row.null.median, row).replace(SHARE, '')}){SHARE}"]
+    return [findings.short(value, row), *([f"({findings.short(row.null.median, row)})"] if row.null and row.null.draws else [])]
+
+
+def _on_data(cell: Finding, reasons: list[str]) -> str:
+    """Returns the LaTeX of a headline on data, or the reason why it has no value."""
+    if cell.row.value is None:
+        return f"-- ({prose(brief(cell.reason))})"
+    value, *others = map(escape, _parts(cell))
+    value, _, interval = value.partition(" [")
+    others = [re.sub("^p~= ", "$p$~=~", text) for text in others]
+    return _marked(cell, value, f"{f' [{interval}' if interval else ''}{''.join(f', {text}' for text in others)}", reasons)
+
+
+def _in_network(cell: Finding | None, reasons: list[str]) -> str:
+    """Returns the LaTeX of a headline in a network."""
+    value, *null = map(escape, _pair(cell))
+    return value if cell is None else _marked(cell, value, "".join(f" {text}" for text in null), reasons)
+
+
+def _marked(cell: Finding, value: str, rest: str, reasons: list[str]) -> str:
+    """Marks a value by its outcome; the reason for a missing value or test is appended to ``reasons`` if it is new."""
     outcome = cell.outcome
     if outcome in findings.FOUND:
-        value = rf"\textbf{{{value}}}"
-    elif outcome == "opposite":
-        value = rf"{value}$^\dagger$"
-    elif outcome == "any data":
-        value = rf"{value}$^\circ$"
-    elif cell.reason:
-        if cell.reason not in reasons:
-            reasons.append(cell.reason)
-        value = rf"{value}\textsuperscript{{{_letter(reasons.index(cell.reason))}}}"
-    lines = [value, *others]
+        return rf"\textbf{{{value}}}{rest}"
+    if outcome == "opposite":
+        return rf"{value}$^\dagger${rest}"
+    if outcome == "any data":
+        return rf"{value}$^\circ${rest}"
     if outcome in ("at chance", "explained"):
-        lines = [rf"\TTchance{{{line}}}" for line in lines]
-    return r"\newline ".join(lines)
+        return rf"\TTchance{{{value}{rest}}}"
+    if cell.reason:
+        short = brief(cell.reason)
+        if short not in reasons:
+            reasons.append(short)
+        value = rf"{value}\textsuperscript{{{_letter(reasons.index(short))}}}"
+    return f"{value}{rest}"
 
 
 def _letter(index: int) -> str:
@@ -244,7 +255,8 @@ def _letter(index: int) -> str:
 
 
 def _row(label: str, cells: Iterable[str]) -> str:
-    return rf"{' & '.join([label, *cells])} \\"
+    guard = "{}" if label.startswith(("[", "*")) else ""  # LaTeX would read them as an argument of the line break before
+    return rf"{guard}{' & '.join([label, *cells])} \\"
 
 
 def _cited(theory: Theory) -> str:

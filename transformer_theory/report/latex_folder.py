@@ -1,6 +1,6 @@
 r"""A folder of LaTeX files made from results, ready for ``\input``:
 
-* ``all.tex``: all theories in one table on one page; ``findings.tex``: the findings in a few sentences, as a list;
+* ``all.tex``: all theories in one compact table; ``findings.tex``: the findings in a few sentences, as a list;
 * ``reach.tex``: how far the theories reach, as a list of sentences and a table of the rungs;
 * ``<theory>.tex``: the tables of one theory; ``networks.tex``: the results of trained networks;
 * ``macros.tex``: a macro for every number; ``appendix.tex``: the provenance of the numbers; ``references.bib``: the cited works;
@@ -16,7 +16,7 @@ from ..core.theory import Theory
 from . import format, tables
 from .aggregate import Aggregate
 from .bibtex import references, software_key
-from .figures import Drawn, Picture, draw, file_names, pictures
+from .figures import IN_COLUMN, Drawn, Picture, draw, file_names, pictures
 from .findings import findings
 from .html import TEMPLATES
 from .latex import PACKAGES, all_theories, longtable
@@ -134,6 +134,7 @@ class _Template(Template):
 
 def _figure(picture: Picture) -> str:
     """Returns the LaTeX code of a figure that does not float, because LaTeX limits the number of pending floats."""
-    image = rf"\includegraphics[width=\linewidth,height=0.8\textheight,keepaspectratio]{{figures/{picture.name}}}"
+    size = "" if picture.name == IN_COLUMN else r"[width=\linewidth,height=0.8\textheight,keepaspectratio]"
+    image = rf"\includegraphics{size}{{figures/{picture.name}}}"
     title = rf"\\{{\small {escape(picture.title)}}}"
     return "\n".join([r"\noindent\begin{minipage}{\linewidth}\centering", image, title, r"\end{minipage}\par\bigskip"])

@@ -49,6 +49,7 @@ docs: .venv/.docs  ## the documentation with the page of the demo, as docs/_buil
 	@test -f runs/digits/report.html || $(MAKE) --no-print-directory demo
 	@mkdir -p docs/_demo && cp runs/digits/report.html docs/_demo/demo.html
 	@OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	@$(BIN)/pytest -q tests/test_docs_search.py
 	@echo "docs/_build/html/index.html"
 
 notebook: .venv/.notebook  ## the quickstart in Jupyter

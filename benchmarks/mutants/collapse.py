@@ -37,7 +37,9 @@ MUTANTS = (
     # Phases and heads.
     Mutant(f"{PHASES}.participation", "square()", "abs()", "wrong factor", "a sum of weights, which is 1"),
     Mutant(f"{PHASES}.limit", "math.exp(b * b", "math.exp(0.5 * b * b", "wrong factor", "half of the variance"),
-    Mutant(f"{PHASES}.row_deviation", ".square().mean(-1).sqrt()", ".square().mean(-1)", "wrong factor", "the variance as deviation"),
+    Mutant(
+        "metrics.attention.row_deviation", ".square().mean(-1).sqrt()", ".square().mean(-1)", "wrong factor", "the variance as deviation"
+    ),
     Mutant(
         f"{PHASES}.Curves.expected",
         "self.mean[right - 1]",

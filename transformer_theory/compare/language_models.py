@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..core.errors import first_line
 from ..core.result import Result
 from ..core.theory import Theory
 from ..core.validation import integers
@@ -108,8 +109,9 @@ def _limits(model: LanguageModel, sequence: Tensor, causal: bool) -> dict[str, i
         with evaluation(model.network), torch.random.fork_rng():
             outputs = logits_of(forward(model.network, sequence))
     except Exception as error:  # models raise errors of many kinds
-        first = (str(error).strip().splitlines() or [""])[0][:200]
-        raise ValueError(f"{model.name} must run on ids {list(sequence.shape)}, but raised {type(error).__name__}: {first}") from error
+        raise ValueError(
+            f"{model.name} must run on ids {list(sequence.shape)}, but raised {type(error).__name__}: {first_line(error)}"
+        ) from error
     if causal and (outputs is None or outputs.shape[:2] != sequence.shape):
         raise ValueError(f"{model.name} must return logits [n, seq, vocabulary], got none; pass a causal language model")
     if outputs is not None and not causal and outputs.shape[-1] < model.vocabulary:

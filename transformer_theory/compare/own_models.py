@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..core.errors import first_line
 from ..core.measurement import Measurement, Null, Table
 from ..core.result import Result, provenance
 from ..core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, UNTRAINED, nulls_of, over_heads, place_of, spaced
@@ -259,8 +260,7 @@ def _first_pass(own: OwnModel, data: Inputs) -> Tensor | None:
         with evaluation(own.network), torch.random.fork_rng():
             return logits_of(_run(own.network, one))
     except Exception as error:  # a network of a user raises errors of many kinds
-        first = (str(error).strip().splitlines() or [""])[0][:200]
-        raise ValueError(f"{own.name} must run on inputs {shape}, but raised {type(error).__name__}: {first}") from error
+        raise ValueError(f"{own.name} must run on inputs {shape}, but raised {type(error).__name__}: {first_line(error)}") from error
 
 
 def _run(network: nn.Module, batch: Inputs) -> Any:
@@ -316,7 +316,7 @@ def _responses(
             try:
                 yield from responses(own.network, alone, data, limits=everything, generator=generator, name=own.name)
             except Exception as error:  # the test needs longer sequences, more ids, or inputs that the network refuses
-                first = (str(error).strip().splitlines() or [""])[0][:200]
+                first = first_line(error)
                 reason = first if isinstance(error, ValueError) else f"the network raised {type(error).__name__}: {first}"
         if reason:
             yield Measurement(theory.name, "in network", test.name, None, reason=reason, model=own.name)

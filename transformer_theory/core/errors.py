@@ -8,6 +8,11 @@ LIST_ALL = 8  # length of the longest list of names that a message shows in full
 LIST_FIRST = 5  # number of names that a message shows of a longer list
 
 
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an error's message, at most 200 characters; empty if it has none."""
+    return (str(error).strip().splitlines() or [""])[0][:200]
+
+
 class Infeasible(ValueError):
     """No solution exists.
 

@@ -222,6 +222,15 @@ def rollout(maps: Float[Tensor, "layers heads tokens tokens"]) -> Float[Tensor, 
     return total
 
 
+def row_deviation(scores: Float[Tensor, "*batch keys"], allowed: Float[Tensor, "*#batch keys"] | None = None) -> Float[Tensor, "*batch"]:
+    """Computes the standard deviation of each row of scores over its allowed keys (1 where allowed, else 0), ``[*batch]``."""
+    if allowed is None:
+        return (scores - scores.mean(-1, keepdim=True)).square().mean(-1).sqrt()  # faster than torch.std
+    count = allowed.sum(-1, keepdim=True).clamp(min=1)
+    centred = (scores - (scores * allowed).sum(-1, keepdim=True) / count) * allowed
+    return (centred.square().sum(-1) / count.squeeze(-1)).sqrt()
+
+
 def _check_distributions(weights: Tensor) -> None:
     """Raises ValueError unless rows are distributions, up to a tolerance that depends on the dtype."""
     if weights.ndim < 2 or not weights.shape[-1]:

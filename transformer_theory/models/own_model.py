@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import nearest
+from ..core.errors import first_line, nearest
 from ..core.validation import as_tensor
 from .transformers_folder import LanguageModel, read_network
 
@@ -173,8 +173,7 @@ def _called(function: Any, text: str) -> Any:
         library = ("<", sysconfig.get_path("stdlib"), *site.getsitepackages())
         own = [frame for frame in frames if not frame.filename.startswith(library)]
         where = f" at line {own[-1].lineno} of {Path(own[-1].filename).name}" if own else ""
-        first = (str(error).strip().splitlines() or [""])[0][:200]
-        raise ValueError(f"{text} raised {type(error).__name__}{where}: {first}; --traceback shows more") from error
+        raise ValueError(f"{text} raised {type(error).__name__}{where}: {first_line(error)}; --traceback shows more") from error
 
 
 def _batch(name: str, values: Any) -> Tensor:

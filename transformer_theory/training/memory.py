@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core import parallel
+from ..core.errors import first_line
 from ..core.parallel import gib
 from ..models.image_networks import Sizes
 
@@ -39,8 +40,7 @@ def on_meta(build: Callable[[], nn.Module]) -> nn.Module:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             return build()
     except (RuntimeError, OverflowError, TypeError) as error:  # a size above 2**63 is a TypeError in torch
-        cause = str(error).splitlines()[0][:200]
-        raise Uncountable(f"a network of these sizes cannot be built ({cause}); choose a smaller dim or depth") from error
+        raise Uncountable(f"a network of these sizes cannot be built ({first_line(error)}); choose a smaller dim or depth") from error
 
 
 def shapes_of(build: Callable[[], nn.Module], *, own: bool) -> nn.Module:

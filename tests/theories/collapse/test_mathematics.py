@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from transformer_theory.metrics.attention import row_deviation
 from transformer_theory.theories import collapse
 from transformer_theory.theories.collapse.initialisation import (
     equiangular_cosines,
@@ -12,7 +13,7 @@ from transformer_theory.theories.collapse.initialisation import (
     gaussian_scores_matrix,
     largest_variance,
 )
-from transformer_theory.theories.collapse.phases import row_deviation, standard_scores
+from transformer_theory.theories.collapse.phases import standard_scores
 from transformer_theory.theories.collapse.residuals import exact_differences, mean_weights, near_tokens, weighted_covariance, weights
 
 

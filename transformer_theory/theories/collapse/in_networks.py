@@ -29,10 +29,11 @@ from ...core.metric import ActivationKind, Activations, Metric, Place
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator
 from ...core.theory import InNetworks
+from ...metrics.attention import row_deviation
 from ...metrics.own_tokens import attends_elsewhere
 from .heads import permute_keys, residual_within, squared_contraction_of
 from .initialisation import contraction_of_tokens, largest_variance
-from .phases import curves, expected_participation, participation, row_deviation
+from .phases import curves, expected_participation, participation
 
 NAME = "collapse"
 CONTRACTION, RANDOM = "contraction of differences between tokens", "contraction of random weights"
@@ -268,8 +269,7 @@ def _participations(stored: Sequence[Stored], draws: int, generator: Generator):
         if q == k and (inside := _inside(each.allowed)) is not None:
             fits = fits & inside[:, None, chosen]
         s, n, measured = deviations[fits].double(), n[fits], participation(weights)[fits].double()
-        expected = expected_participation(n, s) if each.allowed is not None else curves(k).expected(s) if k > 1 else s
-        head = fits.nonzero()[:, 1]
+        expected, head = expected_participation(n, s), fits.nonzero()[:, 1]
         parts = torch.stack([torch.ones_like(s), measured - expected, s.square() / n.double().log()])
         total[:3].index_add_(1, head, parts)
         for m in n.unique().tolist() if draws else ():

@@ -21,9 +21,9 @@ from ...core.sources import Source
 from ...core.statistics import fixed_generator, student_interval
 from ...core.theory import OnData, Unsupported
 from ...data.tokens import TokenData
+from ...metrics.attention import row_deviation
 from .heads import contraction
 from .initialisation import contraction_of_tokens, dimension, mean_cosine
-from .phases import row_deviation
 from .residuals import residual, weights
 
 if TYPE_CHECKING:

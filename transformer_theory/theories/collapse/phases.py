@@ -135,12 +135,3 @@ def expected_participation(n: Int[Tensor, " m"], s: Float[Tensor, " m"]) -> Floa
     mean = torch.stack([table.mean for table in tables])
     right, share = tables[0].place(s)  # all tables have the same grid
     return _between(mean[which, right - 1], mean[which, right], share)
-
-
-def row_deviation(scores: Float[Tensor, "*batch keys"], allowed: Float[Tensor, "*#batch keys"] | None = None) -> Float[Tensor, "*batch"]:
-    """Computes the standard deviation of each row of scores over its allowed keys (1 where allowed, else 0), ``[*batch]``."""
-    if allowed is None:
-        return (scores - scores.mean(-1, keepdim=True)).square().mean(-1).sqrt()  # faster than torch.std
-    count = allowed.sum(-1, keepdim=True).clamp(min=1)
-    centred = (scores - (scores * allowed).sum(-1, keepdim=True) / count) * allowed
-    return (centred.square().sum(-1) / count.squeeze(-1)).sqrt()

@@ -32,6 +32,7 @@ from ...core.metric import ActivationKind, Activations, Metric, Place
 from ...core.sources import Source
 from ...core.statistics import fixed_generator, spaced
 from ...core.theory import InNetworks
+from ...metrics.attention import row_deviation
 from ...metrics.networks import MIN_ROW_SUM
 from .dispersion import score_gap
 from .responses import RESPONSES, SinkValue
@@ -97,12 +98,7 @@ class ScoreGaps(Metric):
         tiny = max(torch.finfo(A.dtype).tiny, torch.finfo(torch.float32).tiny)
         A = torch.where(valid[..., None], A, 1.0).float().clamp(min=tiny)
         scores = A.log()
-        if allowed is None:
-            spread = (scores - scores.mean(-1, keepdim=True)).square().mean(-1).sqrt()
-        else:
-            A, count = A * allowed, n.clamp(min=1)
-            mean = (scores * allowed).sum(-1, keepdim=True) / count[..., None]
-            spread = (((scores - mean) * allowed).square().sum(-1) / count).sqrt()
+        spread, A = row_deviation(scores, allowed), A if allowed is None else A * allowed
         # The gap of :func:`.score_gap`, from weights. The others are summed without the largest: 1 - a_max would lose all digits in a
         # sharp head. Of several equal ones, all but one are others.
         best = A.amax(-1, keepdim=True)

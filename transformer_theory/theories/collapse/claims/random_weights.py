@@ -12,6 +12,7 @@ from torch import Generator
 from ....core.claims import Claim, Evidence
 from ....core.statistics import fixed_generator
 from ....data.digits import digits
+from ....metrics.attention import row_deviation
 from ..heads import contraction, permute_keys, permuted_contraction
 from ..initialisation import (
     contraction_of_tokens,
@@ -27,7 +28,7 @@ from ..initialisation import (
     stream,
 )
 from ..learning import contractions, train_vit
-from ..phases import curves, gaussian_participation, limit, participation, row_deviation
+from ..phases import curves, gaussian_participation, limit, participation
 from ..residuals import weights
 from .common import DONG_OWN, NOCI_OWN, REM, normal, one_of
 

@@ -83,10 +83,10 @@ def test_the_library_in_bibtex():
         "  author       = {{The transformer\\_theory developers}},\n"
         "  title        = {{transformer\\_theory}: theories of transformers, side by side},\n"
         "  year         = {2026},\n"
-        "  howpublished = {Python library},\n"
-        f"  note         = {{Version {version}, 27 November 2026}},\n"
-        "  url          = {https://github.com/transformer-theory/transformer_theory},\n"
+        "  howpublished = {\\url{https://github.com/transformer-theory/transformer_theory}},\n"
+        f"  note         = {{Python library, version {version}, 27 November 2026}},\n"
         "}\n"
+        '@preamble{"\\providecommand{\\url}[1]{\\texttt{\\detokenize{#1}}}"}\n'
     )
     assert not re.search(r"transformertheory", TEXT), "a key of its own"
 

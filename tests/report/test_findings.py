@@ -11,7 +11,9 @@ from transformer_theory.core.statistics import UNTRAINED
 from transformer_theory.report import matrix
 from transformer_theory.report.aggregate import aggregate
 from transformer_theory.report.findings import OUTCOMES, Findings, findings, sentences
+from transformer_theory.report.latex_text import escape, prose
 from transformer_theory.report.overview import ORDER, Line, overview
+from transformer_theory.report.unicode_math import plain
 from transformer_theory.theories import theory
 
 RR, SVM, JOMA = theory("rate_reduction"), theory("attention_svm"), theory("joma")
@@ -110,6 +112,14 @@ def test_sentences_say_what_noise_gives_and_how_many_networks_moved():
     other = sentences(found(*on_data(SVM, (0.99, 0.991, 0.992), scope="any data", on_noise=0.3)))[0]
     assert "on noise it is 0.3000" in other
     assert "no finding" not in other
+
+
+@pytest.mark.parametrize("name", ["a_50% x^2 & #1", "`x` for $y$", "R^c"])
+def test_a_name_in_a_sentence_is_no_formula(name):
+    result = compared(*on_data(RR, (0.4, 0.41, 0.42), unit="share"), data=name)
+    (text,) = sentences(findings(aggregate(result)))
+    assert f"on the raw tokens of {name}, the" in plain(text)
+    assert f"on the raw tokens of {escape(name)}, the" in prose(text)
 
 
 def test_networks_that_disagree_about_their_own_null_are_no_finding():

@@ -16,6 +16,7 @@ from transformer_theory.report.format import (
     label,
     number,
     place,
+    portable_command,
     prediction,
     slug,
     unexpected_side,
@@ -235,3 +236,11 @@ def test_networks_show_quantity_value_and_reason():
     text = " ".join(printed(terminal.networks(small(rows))).split()).replace("\u00a0", " ")
     for piece in ("test accuracy", "vit", "64.58 %", "5,000 samples", "step 40", "other images"):
         assert piece in text, piece
+
+
+def test_a_stored_command_stays_a_command():
+    """Of absolute paths only the last part is kept, also behind an equals sign; what a shell would split or read stays quoted."""
+    stored = "transformer-theory compare --data '/home/my data/a  b & c.npz' --out=/tmp/x runs/d tcp://10.0.0.1:8786"
+    assert portable_command({"command": stored}) == "transformer-theory compare --data 'a  b & c.npz' --out=x runs/d tcp://10.0.0.1:8786"
+    assert portable_command({"command": "it's no command"}) == "it's no command"
+    assert portable_command({}) == ""

@@ -183,7 +183,7 @@ def test_macros_have_letters_only_and_every_number_has_one(whole):
 def test_every_macro_has_n_interval_and_command_in_its_list(whole):
     """In macros.tex: the comment above the definitions of a row or claim, and version, commit and date of each command at the head."""
     shown = {"versions": {"transformer-theory": "0.1.0"}, "commit": "0123456789", "dirty": True, "date": "2026-11-27T01:02:03Z"}
-    command = f"transformer-theory compare {' '.join(['long'] * 50)}"
+    command = f"transformer-theory compare --data 'Größe  50% 中.npz' {' '.join(['long'] * 50)}"  # as one copies it, all blanks included
     first, *others = (replace(result, provenance={**result.provenance, **shown}) for result in whole.results)
     text = definitions(together(replace(first, provenance=first.provenance | {"command": command}), *others))
     head, *blocks = text.split("\n\n")

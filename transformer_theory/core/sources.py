@@ -24,6 +24,7 @@ TITLE = "transformer_theory: theories of transformers, side by side"
 REPOSITORY = "https://github.com/transformer-theory/transformer_theory"
 RELEASED = "2026-11-27"  # date of the version, as ISO 8601
 YEAR = RELEASED[:4]
+PREAMBLE = r'@preamble{"\providecommand{\url}[1]{\texttt{\detokenize{#1}}}"}'
 
 Status = Literal["", "confirmed", "second-hand", "not found", "own"]
 """Result of the search for the cited statement.
@@ -161,7 +162,11 @@ def bibtex(keys) -> str:
 
 
 def software() -> str:
-    """Returns the BibTeX entry of this library: the installed version, its date and the address of the repository."""
+    r"""Returns the BibTeX entry of this library: the installed version, its date and the address of the repository.
+
+    The address is in ``howpublished``, since ``plain`` and the other standard styles do not print ``url``, and in no other field, so that
+    no style prints it twice. The preamble defines ``\url`` for documents without the packages url and hyperref.
+    """
     from .. import __version__
 
     author, title = (text.replace("_", r"\_") for text in (AUTHORS, TITLE))
@@ -172,9 +177,9 @@ def software() -> str:
         "author": f"{{{author}}}",
         "title": f"{{{name}}}{colon}{rest}",
         "year": YEAR,
-        "howpublished": "Python library",
-        "note": f"Version {__version__}, {day.day} {day:%B} {day.year}",
-        "url": REPOSITORY,
+        "howpublished": rf"\url{{{REPOSITORY}}}",
+        "note": f"Python library, version {__version__}, {day.day} {day:%B} {day.year}",
     }
     lines = [f"  {field:<12} = {{{value}}},\n" for field, value in fields.items()]
-    return f"@misc{{transformertheory{YEAR},\n{''.join(lines)}}}\n"  # not @software, which BibTeX's standard styles do not know
+    # not @software, which BibTeX's standard styles do not know
+    return f"@misc{{transformertheory{YEAR},\n{''.join(lines)}}}\n{PREAMBLE}\n"

@@ -8,7 +8,6 @@ stands beside it.
 """
 
 import math
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from ..core.statistics import LEVEL, UNTRAINED, without_p
 from ..core.theory import Theory
 from . import format
 from .aggregate import COMPARE, Aggregate, Entry
+from .formulas import literal
 from .outcomes import adjusted, other_p, side_of_own_null
 
 View = Literal["raw tokens", "features", "network"]
@@ -224,17 +224,19 @@ def statements(found: Findings) -> list[tuple[str, str]]:
 
     Of more than five theories, those with the most decided outcomes are chosen. A statement gives the headline on the raw tokens with its
     interval, its null and, if it holds for any data, its value on noise; then the number of trained networks in which the theory's quantity
-    differs as predicted from untrained ones. Dollars enclose formulas; those in names of data and networks are escaped, ``"\\$"``.
+    differs as predicted from untrained ones. Names of data and networks are escaped (:func:`~.formulas.literal`).
     """
     by_theory = [(theory, [finding for finding in found.all if finding.theory is theory]) for theory in found.theories]
     decided = sorted(by_theory, key=lambda pair: -sum(finding.outcome in (*FOUND, "opposite") for finding in pair[1]))
     chosen = {theory.name for theory, _ in decided[:MAX_SENTENCES]}
-    names = sorted({name for finding in found.all for name in (finding.data, finding.model) if "$" in name}, key=len, reverse=True)
+    names = sorted(
+        {name for finding in found.all for name in (finding.data, finding.model) if literal(name) != name}, key=len, reverse=True
+    )
     pairs = []
     for theory, cells in by_theory:
         if theory.name in chosen and (text := _statement(cells)):
             for name in names:
-                text = text.replace(name, re.sub(r"\\*\$", r"\\$", name))
+                text = text.replace(name, literal(name))
             pairs.append((theory.title, text))
     return pairs
 

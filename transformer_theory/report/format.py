@@ -2,6 +2,7 @@
 
 import math
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from itertools import count
 from pathlib import Path
@@ -192,5 +193,10 @@ def flatten(record: Mapping[str, object], prefix: str = "") -> list[tuple[str, s
 
 
 def portable_command(record: Mapping[str, Any]) -> str:
-    """Returns the command of a provenance record; absolute paths describe a machine, so only their last parts are kept."""
-    return " ".join(Path(word).name if Path(word).is_absolute() else word for word in record.get("command", "").split())
+    """Returns the command of a provenance record, as a shell reads it; of absolute paths, which describe a machine, only the last parts."""
+    command = record.get("command", "")
+    try:
+        words = shlex.split(command)
+    except ValueError:  # not a command line, for example an apostrophe in a text
+        return command
+    return shlex.join(re.sub(r"(?<![^=])/.*", lambda path: Path(path[0]).name, word) for word in words)

@@ -1,7 +1,8 @@
 r"""The mark-up of the report's texts, and its conversion to MathML, which browsers show without loading a script.
 
-LaTeX between dollars is a formula, ``\$`` is a literal dollar, and backticks enclose code. A letter with an exponent of one letter or
-digit, as in ``R^c``, is a formula even without dollars, because names of quantities contain such powers.
+LaTeX between dollars is a formula, and backticks enclose code; ``\$``, ``\^`` and a backtick after a backslash are the signs themselves. A
+letter with an exponent of one letter or digit, as in ``R^c``, is a formula even without dollars, because names of quantities contain such
+powers.
 """
 
 import re
@@ -14,10 +15,11 @@ from markupsafe import Markup, escape
 
 # `code`, $$block$$, $inline$ (but not \$), and a power without dollars such as R^c
 _SPAN = re.compile(
-    r"`(?P<code>[^`$\n]+)`|(?<!\\)\$\$(?P<block>.+?)(?<!\\)\$\$|(?<!\\)\$(?P<inline>.+?)(?<!\\)\$"
+    r"(?<!\\)`(?P<code>[^`$\n]+)`|(?<!\\)\$\$(?P<block>.+?)(?<!\\)\$\$|(?<!\\)\$(?P<inline>.+?)(?<!\\)\$"
     r"|(?<![\w^\\])(?P<power>[A-Za-z]\^[A-Za-z0-9])(?![\w^])",
     re.DOTALL,
 )
+_LITERAL = re.compile(r"\\([$^`])")
 
 
 def spans(text: str) -> Iterator[tuple[Literal["text", "code", "inline", "block"], str]]:
@@ -25,7 +27,7 @@ def spans(text: str) -> Iterator[tuple[Literal["text", "code", "inline", "block"
     end = 0
     for match in _SPAN.finditer(text):
         if match.start() > end:
-            yield "text", text[end : match.start()].replace(r"\$", "$")
+            yield "text", _LITERAL.sub(r"\1", text[end : match.start()])
         end = match.end()
         if match["code"]:
             yield "code", match["code"]
@@ -34,7 +36,12 @@ def spans(text: str) -> Iterator[tuple[Literal["text", "code", "inline", "block"
         else:
             yield "inline", match["inline"] or match["power"]
     if end < len(text):
-        yield "text", text[end:].replace(r"\$", "$")
+        yield "text", _LITERAL.sub(r"\1", text[end:])
+
+
+def literal(name: str) -> str:
+    r"""Escapes a name, in which no sign begins a formula or code: ``"a^2" -> r"a\^2"``."""
+    return re.sub(r"\\*([$^`])", r"\\\1", name)
 
 
 def mathml(text: str) -> Markup:

@@ -31,6 +31,8 @@ _COMMANDS = "\n".join(
     [
         # A value that the null explains is grey, or slanted in documents without xcolor.
         r"\providecommand{\TTchance}[1]{\ifdefined\textcolor\textcolor[gray]{0.45}{#1}\else\textsl{#1}\fi}",
+        # beamer, which has one column, does not know the float over both
+        r"\ifcsname table*\endcsname\else\newenvironment{table*}{\begin{table}}{\end{table}}\fi",
         r"\providecommand{\TTsize}{\ifdim\textwidth<400pt\fontsize{7}{7.7}\else\fontsize{8}{9.2}\fi\selectfont}",
         r"\providecommand{\TTgap}{\ifdim\textwidth<400pt 1pt\else 3pt\fi}",
         r"\providecommand{\TTwide}[2]{\multicolumn{#1}{>{\raggedright\arraybackslash}p{\dimexpr"
@@ -135,7 +137,7 @@ def _note(found: Findings, reasons: Sequence[str]) -> str:
     largest = max((one.row.p for one in found.all if one.view == "network" and one.outcome in findings.FOUND and one.row.p), default=None)
     inside = rf", in networks $p \le$ {findings.p_text(largest)}" if largest is not None else ""
     marks = (
-        rf"\textbf{{Bold}}: as predicted (FDR $\le$ {LEVEL:g}, {tests}{inside}). \TTchance{{Grey}}: a null gives as much. "
+        rf"\textbf{{Bold}}: as predicted (FDR $\le$ {LEVEL:g}, {tests}{inside}). \TTchance{{Grey}}: at chance or explained. "
         r"$^\dagger$: opposite side. $^\circ$: any data."
     )
     letters = "; ".join(rf"\textsuperscript{{{_letter(index)}}}~{prose(reason)}" for index, reason in enumerate(reasons))

@@ -12,7 +12,7 @@ LaTeX allows only letters in names, so digits are spelt out. If several numbers 
 
 The list begins with the commands behind the numbers, R1, R2 and so on, and with macros for the whole: ``\TTVersion``, ``\TTCommit``,
 ``\TTDate``, ``\TTTheories``, and counts of claims, tests and rungs. The macros of one row or claim follow a comment that states quantity,
-place, n, interval and command.
+place, null, n, interval and command.
 """
 
 import re
@@ -49,7 +49,7 @@ class Macro:
         text: what the macro prints: the rounded number, or a version, a commit or a date.
         value: the number in full precision, or the text.
         suffix: which number of its row it is, for the comment behind the definition; empty for the value.
-        about: quantity, place, n, interval and command of the row or claim, for the comment above the definitions.
+        about: quantity, place, null, n, interval and command of the row or claim, for the comment above the definitions.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Macro:
     def __str__(self) -> str:
         exact = repr(float(self.value)) if isinstance(self.value, float) else str(self.value)
         digits = escape(self.text).replace(",", "{,}") if not isinstance(self.value, str) else escape(self.text)
-        return f"\\newcommand{{\\{self.name}}}{{{digits}}} % {f'{self.suffix} = ' if self.suffix else ''}{_ascii(exact)}"
+        return f"\\newcommand{{\\{self.name}}}{{{digits}}} % {f'{self.suffix} = ' if self.suffix else ''}{_comment(exact)}"
 
 
 def macros(aggregate: Aggregate) -> list[Macro]:
@@ -74,20 +74,20 @@ def macros(aggregate: Aggregate) -> list[Macro]:
 def definitions(aggregate: Aggregate) -> str:
     r"""Returns the definitions of all macros: the text of a file to ``\input`` in the preamble."""
     lines = [
-        "% Every number of the results as a macro, with its value in full behind it. The comment above it states quantity and place; n,",
-        "% the number of seeds or samples; the interval; and the command that made it.",
+        "% Every number of the results as a macro, with its value in full behind it. The comment above it states quantity and place; the null;",
+        "% n, the number of seeds or samples; the interval; and the command that made it, of a long one the beginning.",
         "% Without a suffix: the mean over the seeds, or the value of a claim's worst seed.",
         "% The commands, with version, commit and date:",
     ]
-    lines += [_ascii(f"% {_command(aggregate, index)} ({_state(aggregate, index)})") for index in _indices(aggregate)]
+    lines += [_comment(f"% {_command(aggregate, index)} ({_state(aggregate, index)})") for index in _indices(aggregate)]
     for about, group in groupby(macros(aggregate), key=lambda macro: macro.about):
-        lines += ["", *([_ascii(f"% {about}")] if about else []), *map(str, group)]
+        lines += ["", *([_comment(f"% {about}")] if about else []), *map(str, group)]
     return "\n".join([*lines, ""])
 
 
-def _ascii(text: str) -> str:
-    """Returns a text on one line in ASCII, for a comment."""
-    return " ".join(text.split()).encode("ascii", "backslashreplace").decode()
+def _comment(text: str) -> str:
+    """Returns a text on one line, for a comment. Names keep their letters and blanks, since commands are copied from comments."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+", " ", text).encode(errors="backslashreplace").decode()
 
 
 def _indices(aggregate: Aggregate) -> range:
@@ -232,7 +232,9 @@ def _numbers(aggregate: Aggregate, name: str, entry: Entry) -> Iterator[Macro]:
     ]
     numbers += [("Agreement", row.agreement, format.number(row.agreement, 2))]
     numbers += [("P", row.p, format.number(row.p)), ("Seeds", entry.seeds if len(entry.rows) > 1 else None, str(entry.seeds))]
-    about = _about(aggregate, entry.results, row.theory, format.label(row), entry.on, *_extent(entry))
+    note = textwrap.shorten(row.note, MAX_COMMAND, placeholder=" ...")  # over which layers and heads the mean is, for example
+    null = f"null: {row.null.kind}, {format.several(len(row.null.draws), 'draw')}" if row.null is not None and row.null.draws else ""
+    about = _about(aggregate, entry.results, row.theory, format.label(row), entry.on, note, null, *_extent(entry))
     for suffix, value, text in numbers:
         if value is not None:
             yield Macro(name + suffix, text, value, suffix.lower(), about)

@@ -47,6 +47,7 @@ mutants: .venv/.installed  ## perturbations of the mathematics that the claims m
 
 docs: .venv/.docs  ## the documentation with the page of the demo, as docs/_build/html/index.html
 	@test -f runs/digits/report.html || $(MAKE) --no-print-directory demo
+	@$(BIN)/python docs/demo_rows.py
 	@mkdir -p docs/_demo && cp runs/digits/report.html docs/_demo/demo.html
 	@OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	@$(BIN)/pytest -q tests/test_docs_search.py

@@ -1,6 +1,8 @@
 """Findings: outcomes, one family of tests, the matrix and the sentences."""
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,11 @@ from transformer_theory.report.latex_text import escape, prose
 from transformer_theory.report.overview import ORDER, Line, overview
 from transformer_theory.report.unicode_math import plain
 from transformer_theory.theories import theory
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "docs"))
+
+import demo_rows  # noqa: E402
 
 RR, SVM, JOMA = theory("rate_reduction"), theory("attention_svm"), theory("joma")
 NORMAL = tuple(np.random.default_rng(0).normal(0.2, 0.02, 199))
@@ -232,3 +239,27 @@ def test_an_outcome_that_differs_between_networks_is_said(compared, theories):
     assert first.outcome != other.outcome
     lines = dict(overview(Findings((first, other)), [first.theory]))["In networks"]
     assert lines == [Line("different from case to case", (first.theory,))]
+
+
+def test_the_page_for_beginners_shows_the_rows_of_a_demo():
+    """docs/demo_rows.py copies them; a row that its text does not explain is refused."""
+    own = {"setting": "own null", "null": Null("sign flips", tuple(np.linspace(30, 40, 199)))}
+    networks = [*in_network(SVM, (30.0, 31.0, 32.0)), *in_network(SVM, (30.0, 31.0, 32.0), model="CRATE (released form)")]
+    networks += [replace(row, **own) for row in networks if row.model != "ViT"]
+    rows = [*on_data(RR, (0.4, 0.41, 0.42)), *networks]
+    demo = replace(compared(*rows), provenance={"date": "2026-11-27T01:02:03Z", "machine": "two cores"})
+    page = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
+    shown = demo_rows.written(page, demo).splitlines()
+    assert "Three of its rows, as `make demo` printed them on 27 November 2026 (two cores):" in shown
+    for where, value, outcome in (
+        ("raw tokens", "0.410", "as predicted"),
+        ("trained ViT", "31.0", "changed as"),
+        ("trained CRATE", "31.0", "explained"),
+    ):
+        assert any(line.strip().startswith(where) and value in line and outcome in line for line in shown), where
+    assert page.splitlines()[0] == shown[0]
+    assert page.splitlines()[-1] == shown[-1]
+    with pytest.raises(ValueError, match=r"explains the row .*'trained CRATE \(released form\)'.* but the demo has no such row"):
+        demo_rows.block(compared(*rows[:-6]))
+    with pytest.raises(ValueError, match=r"but the demo has \('changed as predicted', 19, 3\)"):
+        demo_rows.block(compared(*rows[:-3]))

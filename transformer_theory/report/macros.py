@@ -74,8 +74,8 @@ def macros(aggregate: Aggregate) -> list[Macro]:
 def definitions(aggregate: Aggregate) -> str:
     r"""Returns the definitions of all macros: the text of a file to ``\input`` in the preamble."""
     lines = [
-        "% Every number of the results as a macro, with its value in full behind it. The comment above it states quantity and place; the null;",
-        "% n, the number of seeds or samples; the interval; and the command that made it, of a long one the beginning.",
+        "% Every number of the results as a macro, with its value in full behind it. The comment above it states quantity and place; the",
+        "% null; n, the number of seeds or samples; the interval; and the command that made it, of a long one the beginning.",
         "% Without a suffix: the mean over the seeds, or the value of a claim's worst seed.",
         "% The commands, with version, commit and date:",
     ]

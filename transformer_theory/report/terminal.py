@@ -42,15 +42,16 @@ def summary(result: Result, *, theories: Iterable[Theory] | None = None) -> "Gro
         if own or verified:
             parts.append(Text(f"\n{plain(theory.title)}", style="bold").append(f" · {plain(theory.question)}", style="not bold dim"))
         for quantity in dict.fromkeys(finding.row.quantity for finding in own):
-            parts.append(_findings([finding for finding in own if finding.row.quantity == quantity]))
+            parts.append(headline([finding for finding in own if finding.row.quantity == quantity]))
         if verified:
             parts.append(Padding(Text(f"Generated instances: {plain(tables.claims_text(verified))}"), (0, 0, 0, 2)))
     return Group(*parts)
 
 
-def _findings(same: Sequence[Finding]) -> "Group":
+def headline(same: Sequence[Finding]) -> "Group":
     """Returns the name of a quantity with its prediction, and one line per place where it was measured."""
     from rich.console import Group
+    from rich.padding import Padding
     from rich.text import Text
 
     first = same[0].row
@@ -60,14 +61,16 @@ def _findings(same: Sequence[Finding]) -> "Group":
     for finding in same:
         row = finding.row
         if row.value is None:
-            table.add_row(Text(f"    {finding.where}"), Text(finding.reason, style="dim"), "", "", Text(finding.outcome, style="dim"))
+            table.add_row(
+                Padding(Text(finding.where), (0, 0, 0, 4)), Text(finding.reason, style="dim"), "", "", Text(finding.outcome, style="dim")
+            )
             continue
         null = "" if row.null is None or not row.null.draws else f"null {short(row.null.median, row)}"
         spread = f" ({short(row.null.low, row)} … {short(row.null.high, row)})" if row.null is not None and len(row.null.draws) > 1 else ""
         noise = "" if finding.on_noise is None else f"noise {short(finding.on_noise, row)}"
         test = "" if row.p is None else f"p {p_text(row.p)}" + (f", q {p_text(finding.q)}" if finding.q is not None else "")
         table.add_row(
-            Text(f"    {finding.where}"),
+            Padding(Text(finding.where), (0, 0, 0, 4)),
             Text(short(row.value, row), style="bold").append(f" {interval_text(row)}", style="not bold"),
             Text(f"{null}{spread}", style="dim"),
             Text(noise or test),

@@ -24,7 +24,7 @@ ROWS = {  # theory and place: outcome, draws of the null and seeds, as the text 
     ("attention_svm", "trained ViT"): ("changed as predicted", 19, 3),
     ("attention_svm", "trained CRATE (released form)"): ("explained", 19, 3),
 }
-WIDTH = 136  # columns of the terminal
+WIDTH = 116  # columns of the terminal; as many as the page shows without scrolling
 
 
 def block(result: Result) -> str:

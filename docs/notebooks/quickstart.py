@@ -7,7 +7,7 @@
 # ---
 
 # %% [markdown]
-# # Quickstart: your tokens, your network, a figure for your paper
+# # Quickstart notebook: your tokens, your network, a figure for your paper
 #
 # From numpy arrays to a figure and a table with references. Nothing is downloaded, and the whole notebook takes less than two minutes on two
 # cores. It needs `pip install "transformer-theory[notebook]"` ([where to get it](../start.md#install)). Put your own tokens and your own

@@ -63,7 +63,7 @@ def test_all_outputs_of_all_results(stored, tmp_path, capsys):
     assert {"a.html", "n.md", "r.bib", *(f"tables/{name}" for name in tables)} <= set(files(out))
     pictures = {name.removeprefix("tables/figures/") for name in files(out) if name.startswith("tables/figures/")}
     data = "input-etc-passwd-b-50-1-write18-x-x"
-    names = ("stand-in-coin", f"{data}-findings", f"{data}-r3-stand-in-raw", f"{data}-r4-stand-in-raw")
+    names = ("stand-in-coin", f"{data}-findings", f"{data}-findings-column", f"{data}-r3-stand-in-raw", f"{data}-r4-stand-in-raw")
     assert pictures == {f"{name}.{ending}" for name in names for ending in ("pdf", "svg")}
     assert capsys.readouterr().out.splitlines()[-4:] == [f"{name}: {path}" for name, path in paths.items()]
     macros = (out / "tables" / "macros.tex").read_text()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from transformer_theory.core.measurement import Measurement, Null, Table
 from transformer_theory.core.result import Result
@@ -203,6 +204,16 @@ def test_the_figure_and_the_table_of_the_matrix():
     assert len(table.lines) == 2
     assert "2 tests" in table.legend
     assert matrix.matrix(found()) is None
+    features = on_data(RR, (0.4, 0.41, 0.42), model="ViT")
+    narrow = matrix.matrix(found(*on_data(RR, (0.4, 0.41, 0.42)), *features, *in_network(SVM, (30, 31, 32))), column=True)
+    texts = narrow.axes[0].texts
+    assert {"✓ 0.410", "✓ 31.0", "raw tokens", "in trained\nViT"} <= {text.get_text() for text in texts}
+    assert not any("features" in text.get_text() for text in texts)
+    assert min(text.get_fontsize() for text in texts) >= 5.8
+    drawn = [text.get_window_extent(FigureCanvasAgg(narrow).get_renderer()) for text in texts]
+    assert all(box.x0 >= 0 and box.x1 <= narrow.bbox.x1 for box in drawn), "cut off"
+    many = [row for number in range(6) for row in in_network(SVM, (30, 31, 32), model=f"ViT {number}")]
+    assert matrix.matrix(found(*many), column=True) is None
     assert matrix.table(found()) is None
 
 

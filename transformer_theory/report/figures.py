@@ -25,7 +25,7 @@ from .training import training_summary
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-IN_COLUMN = "reach-column"  # name of the figure that is as wide as a column of a paper
+IN_COLUMN = "column"  # last word in the names of figures that are as wide as a column of a paper
 MAX_NAME = 40  # largest number of characters from the name of a data set in a file name
 
 
@@ -108,16 +108,18 @@ def pictures(aggregate: Aggregate) -> list[Picture]:
 def of_all(aggregate: Aggregate, stem: str = "") -> Iterator[Picture]:
     """Yields the figures that sum the results up.
 
-    They are the reach map, its overview as wide as a column, and the matrix of findings, whose name begins with ``stem``.
+    They are the reach map and the matrix of findings, whose name begins with ``stem``, each also as wide as a column.
     """
     if cells := reached(aggregate):
         title = "how far the theories reach as their assumptions are relaxed"
         yield Picture("reach-map", title, None, partial(reach_map.reach_map, cells))
         title = "how far the theories reach, a square per rung, as wide as a column"
-        yield Picture(IN_COLUMN, title, None, partial(reach_overview.reach_overview, cells, column=True))
+        yield Picture(f"reach-{IN_COLUMN}", title, None, partial(reach_overview.reach_overview, cells, column=True))
     if found := findings(aggregate):
         title = "what was found: the headline of each theory on data and in networks"
-        yield Picture("-".join(filter(None, (stem, "findings"))), title, None, partial(matrix.matrix, found))
+        name = "-".join(filter(None, (stem, "findings")))
+        yield Picture(name, title, None, partial(matrix.matrix, found))
+        yield Picture(f"{name}-{IN_COLUMN}", f"{title}, as wide as a column", None, partial(matrix.matrix, found, column=True))
 
 
 def file_names(pictures: Iterable[Picture]) -> list[str]:

@@ -134,7 +134,7 @@ class _Template(Template):
 
 def _figure(picture: Picture) -> str:
     """Returns the LaTeX code of a figure that does not float, because LaTeX limits the number of pending floats."""
-    size = "" if picture.name == IN_COLUMN else r"[width=\linewidth,height=0.8\textheight,keepaspectratio]"
+    size = "" if picture.name.endswith(f"-{IN_COLUMN}") else r"[width=\linewidth,height=0.8\textheight,keepaspectratio]"
     image = rf"\includegraphics{size}{{figures/{picture.name}}}"
     title = rf"\\{{\small {escape(picture.title)}}}"
     return "\n".join([r"\noindent\begin{minipage}{\linewidth}\centering", image, title, r"\end{minipage}\par\bigskip"])

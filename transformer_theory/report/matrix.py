@@ -2,11 +2,13 @@
 
 A cell of the figure shows the headline of a theory. Its scale is that of the theory and the kind of view, so that the cells of a row can be
 compared. Grey bar: the range of the null draws, with their median. Dashed: the prediction. Dot: the mean over seeds, with its interval.
-Diamond: the value on noise of the same shape. Below stand value, interval, agreement and p-value.
+Diamond: the value on noise of the same shape. Below stand value, interval, agreement and p-value; in the figure for a column of a paper,
+which shows no features of networks, value and mark of the outcome.
 """
 
 import math
 import textwrap
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..core.plotting import blank, colour, style
@@ -23,60 +25,102 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH, LABEL_WIDTH, HEADER, ROW, LEGEND = 7.2, 1.0, 0.5, 0.92, 0.3  # inches
 PAD = 0.06  # inches between cells
 SMALL, TINY = 6.6, 5.8  # font sizes, points
-PLOT = 0.36  # height of the plotted line above the bottom of its row, inches
+MAX_IN_COLUMN = 5  # cells of a row in a column of a paper
 GREY, INK, ALARM = "#8A939E", "#3F4751", "#B3261E"
 GROUPS: dict[str, tuple[View, ...]] = {"own model": ("raw tokens", "features"), "networks": ("network",)}
 MARKS = {"as predicted": "✓ ", "changed as predicted": "✓ ", "explained": "~ ", "opposite": "✗ "}
 
 
+@dataclass(frozen=True)
+class _Sizes:
+    """Sizes in inches; ``plot`` is the depth of the plotted line below the top of its row."""
+
+    width: float
+    label: float
+    header: float
+    row: float
+    legend: float
+    plot: float
+
+
+PAGE = _Sizes(7.2, 1.0, 0.5, 0.92, 0.3, 0.36)
+COLUMN = _Sizes(3.4, 0.0, 0.4, 0.5, 0.53, 0.31)  # titles stand above their cells
+
+
 @style()
-def matrix(found: Findings) -> "Figure | None":
-    """Draws the matrix; None if nothing was found."""
-    columns, theories = found.few_columns(), found.theories
-    if not columns:
+def matrix(found: Findings, *, column: bool = False) -> "Figure | None":
+    """Draws the matrix; None if nothing was found.
+
+    Args:
+        found: the findings.
+        column: whether the figure is as wide as a column of a paper instead of a page; it then has neither features nor p-values, and is
+            None if there are more than :data:`MAX_IN_COLUMN` data sets and networks.
+    """
+    sizes = COLUMN if column else PAGE
+    columns = [one for one in found.few_columns() if not (column and one[1] == "features")]
+    theories = [theory for theory in found.theories if any(found.at(theory, one) for one in columns)]
+    if not theories or (column and len(columns) > MAX_IN_COLUMN):
         return None
-    height = HEADER + ROW * len(theories) + LEGEND
-    figure = blank(WIDTH, height)
-    ax = figure.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(height, 0))
+    height = sizes.header + sizes.row * len(theories) + sizes.legend
+    figure = blank(sizes.width, height)
+    ax = figure.add_axes((0, 0, 1, 1), xlim=(0, sizes.width), ylim=(height, 0))
     ax.set_axis_off()
-    width = (WIDTH - LABEL_WIDTH) / len(columns)
-    _header(ax, columns, width)
+    width = (sizes.width - sizes.label) / len(columns)
+    _header(ax, columns, width, sizes)
     for i, theory in enumerate(theories):
-        top = HEADER + ROW * i
-        ax.plot((0, WIDTH), (top, top), color="#D5D9DE", linewidth=0.7)
-        title = textwrap.fill(theory.title, 15, break_long_words=False)
-        ax.text(0.02, top + 0.1, title, fontsize=SMALL + 0.4, weight="bold", color=colour(theory.name), va="top", linespacing=1.15)
+        top = sizes.header + sizes.row * i
+        ax.plot((0, sizes.width), (top, top), color="#D5D9DE", linewidth=0.7)
+        title = theory.title.partition(":")[0] if column else textwrap.fill(theory.title, 15, break_long_words=False)
+        gap = 0.03 if column else 0.1
+        ax.text(0.02, top + gap, title, fontsize=SMALL + 0.4, weight="bold", color=colour(theory.name), va="top", linespacing=1.15)
         for views in GROUPS.values():
-            _group(ax, found, theory, [(j, column) for j, column in enumerate(columns) if column[1] in views], top, width)
-    _legend(ax, height)
+            inside = [(j, one) for j, one in enumerate(columns) if one[1] in views]
+            _group(ax, found, theory, inside, top, width, sizes, len(title) if column else 0)
+    (_column_legend if column else _legend)(ax, height)
     return figure
 
 
-def _header(ax: "Axes", columns: list[tuple[str, View, str]], width: float) -> None:
+def _header(ax: "Axes", columns: list[tuple[str, View, str]], width: float, sizes: _Sizes) -> None:
     """Writes the names of the columns: data sets if there are several, kinds of views, networks."""
     several = len({data for data, _, _ in columns}) > 1
     titles = {"raw tokens": "raw tokens", "features": "features of", "network": "in trained"}
     for j, (data, view, model) in enumerate(columns):
         name = "\n".join(filter(None, (data if several else "", titles[view], textwrap.fill(model, 15))))
-        ax.text(LABEL_WIDTH + width * (j + 0.5), HEADER - 0.05, name, ha="center", va="bottom", fontsize=TINY, color=INK, linespacing=1.1)
+        left, bottom = sizes.label + width * (j + 0.5), sizes.header - 0.05
+        ax.text(left, bottom, name, ha="center", va="bottom", fontsize=TINY, color=INK, linespacing=1.1)
 
 
-def _group(ax: "Axes", found: Findings, theory: Theory, columns: list[tuple[int, tuple[str, View, str]]], top: float, width: float) -> None:
-    """Draws the cells of one quantity of a theory, with its name above them, on a common scale."""
+def _group(
+    ax: "Axes",
+    found: Findings,
+    theory: Theory,
+    columns: list[tuple[int, tuple[str, View, str]]],
+    top: float,
+    width: float,
+    sizes: _Sizes,
+    letters: int,
+) -> None:
+    """Draws the cells of one quantity of a theory, with its name above them, on a common scale.
+
+    In a column of a paper the name on the raw tokens stands behind the title of ``letters`` letters, that in networks on the next line.
+    """
     cells = [(j, cell) for j, column in columns if (cell := found.at(theory, column)) is not None]
     if not cells:
         return
-    left = LABEL_WIDTH + width * columns[0][0]
-    chars = int(width * len(columns) / 0.047)
-    name = textwrap.shorten(cells[0][1].row.quantity, chars, placeholder="…")
+    left, line, room = sizes.label + width * columns[0][0], top + 0.045, width * len(columns)
+    if sizes is COLUMN and columns[0][1][1] == "network":
+        line = top + 0.135
+    elif sizes is COLUMN:
+        left = 0.04 + 0.058 * letters
+        room = sizes.width - left
+    name = textwrap.shorten(cells[0][1].row.quantity, int(room / 0.047), placeholder="…")
     name = name if "$" in name else name.replace("R^c", "$R^c$")
-    ax.text(left + PAD, top + 0.045, name, fontsize=TINY, color=GREY, va="top", style="italic")
+    ax.text(left + PAD, line, name, fontsize=TINY, color=GREY, va="top", style="italic")
     scale = _scale([cell for _, cell in cells])
     for j, cell in cells:
-        _cell(ax, cell, LABEL_WIDTH + width * j + PAD, width - 2 * PAD, top, scale)
+        _cell(ax, cell, sizes.label + width * j + PAD, width - 2 * PAD, top, scale, sizes)
 
 
 def _scale(cells: list[Finding]) -> tuple[float, float]:
@@ -91,9 +135,9 @@ def _scale(cells: list[Finding]) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _cell(ax: "Axes", cell: Finding, left: float, width: float, top: float, scale: tuple[float, float]) -> None:
-    """Draws one cell: the plotted line and two lines of text."""
-    row, y = cell.row, top + PLOT
+def _cell(ax: "Axes", cell: Finding, left: float, width: float, top: float, scale: tuple[float, float], sizes: _Sizes) -> None:
+    """Draws one cell: the plotted line and the lines of text below it."""
+    row, y = cell.row, top + sizes.plot
     centre = left + width / 2
 
     def x(number: float) -> float:
@@ -125,7 +169,17 @@ def _cell(ax: "Axes", cell: Finding, left: float, width: float, top: float, scal
     if row.interval is not None:
         ax.plot((x(row.interval[0]), x(row.interval[1])), (y, y), color=tint, linewidth=1.4, solid_capstyle="butt", zorder=5)
     ax.plot([x(row.value)], [y], marker="o", markersize=4.2, color=tint, zorder=6)
-    ax.text(centre, y + 0.11, short(row.value, row), ha="center", va="top", fontsize=SMALL, color=INK, weight="bold")
+    mark = MARKS.get(cell.outcome, "") if sizes is COLUMN else ""
+    value = {"ha": "center", "va": "top", "fontsize": SMALL, "weight": "bold"}
+    ax.text(
+        centre,
+        y + (0.08 if sizes is COLUMN else 0.11),
+        f"{mark}{short(row.value, row)}",
+        color=ALARM if mark == MARKS["opposite"] else INK,
+        **value,
+    )
+    if sizes is COLUMN:
+        return
     for number, text in enumerate(filter(None, (interval_text(row), *verdict_lines(cell)))):
         last = ALARM if cell.outcome == "opposite" and "p = " in text else INK
         ax.text(centre, y + 0.225 + 0.095 * number, text, ha="center", va="top", fontsize=TINY, color=last)
@@ -142,8 +196,8 @@ def verdict_lines(cell: Finding) -> list[str]:
 
 
 def _legend(ax: "Axes", height: float) -> None:
-    y, texts = height - LEGEND / 2 + 0.03, {"fontsize": TINY, "va": "center", "color": INK}
-    ax.plot((0, WIDTH), (height - LEGEND, height - LEGEND), color="#D5D9DE", linewidth=0.7)
+    y, texts = height - PAGE.legend / 2 + 0.03, {"fontsize": TINY, "va": "center", "color": INK}
+    ax.plot((0, PAGE.width), (height - PAGE.legend, height - PAGE.legend), color="#D5D9DE", linewidth=0.7)
     ax.fill_between((0.03, 0.2), y - 0.045, y + 0.045, color="#C9CED5", linewidth=0)
     ax.text(0.24, y, "null (networks: untrained)", **texts)
     ax.fill_between((1.42, 1.59), y - 0.03, y + 0.03, facecolor="#F2D9A6", edgecolor="#A67C1F", linewidth=0.6)
@@ -155,7 +209,21 @@ def _legend(ax: "Axes", height: float) -> None:
     ax.text(3.32, y, "mean over seeds, 95 % interval", **texts)
     ax.plot([4.78], [y], marker="D", markersize=3.6, markerfacecolor="white", markeredgecolor=INK, markeredgewidth=0.8)
     ax.text(4.84, y, "on noise", **texts)
-    ax.text(WIDTH - 0.03, y, "✓ as predicted  ~ explained  ✗ opposite", **{**texts, "ha": "right"})
+    ax.text(PAGE.width - 0.03, y, "✓ as predicted  ~ explained  ✗ opposite", **{**texts, "ha": "right"})
+
+
+def _column_legend(ax: "Axes", height: float) -> None:
+    """Explains the signs in words, line by line."""
+    ax.plot((0, COLUMN.width), (height - COLUMN.legend + 0.02,) * 2, color="#D5D9DE", linewidth=0.7)
+    for number, text in enumerate(
+        (
+            "dot: mean over seeds, 95 % interval   grey: null (in networks: untrained)",
+            "yellow: the metric's own null   dashed: prediction   diamond: on noise",
+            "✓ as predicted   ~ explained   ✗ opposite",
+            "without mark: grey, none of these; coloured, a statement about any data",
+        )
+    ):
+        ax.text(0.02, height - COLUMN.legend + 0.1 + 0.115 * number, text, fontsize=TINY, va="center", color=INK)
 
 
 def table(found: Findings) -> table_model.Table | None:

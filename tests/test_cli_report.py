@@ -71,7 +71,7 @@ def test_all_outputs_of_all_results(stored, tmp_path, capsys):
     assert f"{{{sum(VALUES) / 2:.3f}}}" in macros
     assert "\\newcommand{\\TTstandinClaimsConsistent}{1}" in macros
     texts = "".join((out / "tables" / name).read_text() for name in tables)
-    assert texts.isascii()
+    assert re.sub("%.*", "", texts).isascii()  # commands in comments keep their letters
     assert r"\textbackslash{}input\{/etc/passwd\} \textless{}b\textgreater{}50\% \_\&\_ \#1" in texts
     assert not re.search(r"\\(input\{/|write)|<b>", re.sub("%.*", "", texts))  # commands and markup of the name, outside comments
     assert "<b>" not in paths["html"].read_text()

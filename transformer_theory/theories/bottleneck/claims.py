@@ -221,7 +221,8 @@ CLAIMS = (
         partial(below, local=False),
         partial(below, local=True),
         "takes the local value 1 / sigma_2^2 as the onset",
-        corrects=r"The notes on the survey took $1/\sigma_2^2$ as the first non-trivial $\beta$; it is only an upper bound on the onset "
+        corrects=r"The notes on the survey of Wong et al. (2023) took $1/\sigma_2^2$ as the first non-trivial $\beta$; it "
+        r"is only an upper bound on the onset "
         r"$1/\eta_{KL}$.",
     ),
     Claim(
@@ -253,8 +254,9 @@ CLAIMS = (
         (DISCRETE,),
         partial(slopes, inverted=False),
         partial(slopes, inverted=True),
-        "takes beta as the slope, the multiplier of I(X;Z) in the survey's form",
-        corrects=r"The survey writes $\max I(Z;Y) - \beta I(X;Z)$ beside papers that minimise $I(X;Z) - \beta I(Z;Y)$; its $\beta$ is the "
+        "takes beta as the slope, the multiplier of I(X;Z) in the form of Wong et al. (2023)",
+        corrects=r"The survey of Wong et al. (2023) writes $\max I(Z;Y) - \beta I(X;Z)$ beside papers that minimise $I(X;Z) "
+        r"- \beta I(Z;Y)$; its $\beta$ is the "
         r"inverse.",
     ),
     Claim(

@@ -102,7 +102,8 @@ GRAPHS = (
         check=lambda generator: _order_two(generator, EQUAL),
         control=lambda generator: _order_two(generator, TREES),
         control_description="trees of 10 nodes with equal degrees that 1-WL distinguishes",
-        corrects='Theorem 4.1 of the survey (Corollary 2 of the paper): TokenGT "is at least as powerful as k-WL and is more expressive '
+        corrects='Theorem 4.1 of Wong et al. (2023) (Corollary 2 of the paper): TokenGT "is at least as powerful as k-WL '
+        "and is more expressive "
         'than all message-passing GNNs". This holds for TokenGT of order k. The one used in practice has order two, which is the '
         "oblivious test of order two, that is, 1-WL on plain graphs: the bound of message passing.",
     ),

@@ -100,7 +100,8 @@ HEADS = (
         check=lambda generator: _products(generator, unit=True),
         control=lambda generator: _products(generator, unit=False),
         control_description="identifiers are orthogonal, but of lengths between 1 and 2",
-        corrects="The survey (D.1.1) asks for *orthogonal* identifiers. Its products 1 and 0 need *orthonormal* ones, and that of a node "
+        corrects="The survey of Wong et al. (2023) (D.1.1) asks for *orthogonal* identifiers. Its products 1 and 0 need "
+        "*orthonormal* ones, and that of a node "
         "with itself is 2.",
     ),
     Claim(

@@ -100,8 +100,9 @@ CLAIMS = (
         assumptions=(NORMAL_FORM, EXACT, FOUR_MACHINES),
         check=check_trace,
         control=printed_lemma,
-        control_description=f"a visited cell holds $v^{{(\\ell + 1)}}$, the survey's Lemma C.5 ({2 * STEPS} steps of the first three)",
-        corrects=r"The survey (Lemma C.5) prints $v^{(i+1)}$ for the symbol that is stored at time i; it is $v^{(i)}$, since "
+        control_description=f"a visited cell holds $v^{{(\\ell + 1)}}$, Lemma C.5 of Wong et al. (2023) ({2 * STEPS} steps of the first three)",
+        corrects=r"The survey of Wong et al. (2023) (Lemma C.5) prints $v^{(i+1)}$ for the symbol that is stored at time i; "
+        r"it is $v^{(i)}$, since "
         r"$\delta(q^{(i)}, s^{(i)}) = (q^{(i+1)}, v^{(i)}, m^{(i)})$. The sum of the moves must start at $m^{(0)}$, not $m^{(1)}$; "
         r"otherwise all cells after the first step are off by one.",
     ),
@@ -125,7 +126,8 @@ CLAIMS = (
         check=first_visits,
         control=lambda generator: first_visits(generator, always_visited),
         control_description="the output map reads the tape whatever $\\ell$ is",
-        corrects=r"The survey calls $\ell(i)$ the last time at which the head was in the cell $c^{(i)}$, which does not exist at a first "
+        corrects=r"The survey of Wong et al. (2023) calls $\ell(i)$ the last time at which the head was in the cell "
+        r"$c^{(i)}$, which does not exist at a first "
         r"visit. The value $\ell(i) = i - 1$ is free to mark it: the head always moves, so a second visit has $\ell(i) \le i - 2$.",
     ),
     Claim(
@@ -141,7 +143,8 @@ CLAIMS = (
         check=lambda generator: normal_form(generator, compile_machine),
         control=lambda generator: normal_form(generator, without_normal_form),
         control_description="the construction without normal form: the symbols of the word are indexed by time, not by cell",
-        corrects=r"The survey omits the normal form. Without it the symbol $\alpha^{(i+1)}$ that the encoder returns at time i is not the "
+        corrects=r"The survey of Wong et al. (2023) omits the normal form. Without it the symbol $\alpha^{(i+1)}$ that the "
+        r"encoder returns at time i is not the "
         "one under the head.",
     ),
 )

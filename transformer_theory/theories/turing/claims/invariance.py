@@ -95,7 +95,8 @@ CLAIMS = (
         check=check_invariance,
         control=control_invariance,
         control_description="a token at the start, a causal mask, or a sum over the keys (the smallest of the three changes)",
-        corrects=r"In the survey $\mathrm{PropInv}(w)$ can be read as the permutations of w. It holds words of every length with the same "
+        corrects=r"In the survey of Wong et al. (2023) $\mathrm{PropInv}(w)$ can be read as the permutations of w. It holds "
+        r"words of every length with the same "
         r"proportions, and only those of another length refute parity; the statement is about encoders without mask and without a further "
         r"token.",
     ),

@@ -141,7 +141,8 @@ CLAIMS = (
         check=lambda generator: _no_collisions(generator, all_grids=False),
         control=lambda generator: _no_collisions(generator, all_grids=True),
         control_description="admits grids with repeated tokens, such as (0, 0, 1) and (0, 1, 1)",
-        corrects="The survey states the lemma for a subset of grids that contains almost all, and does not name it. The subset is that of "
+        corrects="The survey of Wong et al. (2023) states the lemma for a subset of grids that contains almost all, and "
+        "does not name it. The subset is that of "
         "the grids with distinct tokens.",
     ),
     Claim(

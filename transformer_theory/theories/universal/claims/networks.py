@@ -140,7 +140,8 @@ CLAIMS = (
         check=lambda generator: _half_open(generator, closed=False),
         control=lambda generator: _half_open(generator, closed=True),
         control_description=r"the formula of a sum over closed cubes, where a point on m walls lies in $2^m$ cubes",
-        corrects=r"The survey defines closed cubes, $L \le Y \le L + \delta$; then $\bar f$ adds up to $2^{dn}$ values on the walls.",
+        corrects=r"The survey of Wong et al. (2023) defines closed cubes, $L \le Y \le L + \delta$; then $\bar f$ adds up "
+        r"to $2^{dn}$ values on the walls.",
     ),
     Claim(
         id="universal/not-uniform",

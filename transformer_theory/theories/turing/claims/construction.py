@@ -100,7 +100,8 @@ CLAIMS = (
         assumptions=(NORMAL_FORM, EXACT, FOUR_MACHINES),
         check=check_trace,
         control=printed_lemma,
-        control_description=f"a visited cell holds $v^{{(\\ell + 1)}}$, Lemma C.5 of Wong et al. (2023) ({2 * STEPS} steps of the first three)",
+        control_description=r"a visited cell holds $v^{(\ell + 1)}$, Lemma C.5 of Wong et al. (2023) "
+        f"({2 * STEPS} steps of the first three)",
         corrects=r"The survey of Wong et al. (2023) (Lemma C.5) prints $v^{(i+1)}$ for the symbol that is stored at time i; "
         r"it is $v^{(i)}$, since "
         r"$\delta(q^{(i)}, s^{(i)}) = (q^{(i+1)}, v^{(i)}, m^{(i)})$. The sum of the moves must start at $m^{(0)}$, not $m^{(1)}$; "

@@ -11,7 +11,7 @@ from tests.problems.image_trainings import trained, with_
 from transformer_theory.core import parallel
 from transformer_theory.data import image_folder
 from transformer_theory.models.image_networks import NETWORKS, Sizes
-from transformer_theory.training.memory import COPIES, check_memory, kept_bytes, parameter_count
+from transformer_theory.training.memory import TRAINED, check_memory, kept_bytes, parameter_count
 
 SIZES = Sizes(image_size=16, channels=3, num_classes=5, patch_size=4, dim=24, depth=5, heads=3)
 STEMS = [
@@ -93,7 +93,7 @@ def test_what_does_not_fit_is_refused_in_one_line_and_in_no_time(monkeypatch, ch
 
 def test_what_fits_is_accepted_up_to_the_last_byte(monkeypatch):
     build = NETWORKS["vit"]
-    needed = 4 * COPIES * parameter_count(build, SIZES) + kept_bytes(build, SIZES, batch_size=64)
+    needed = 4 * (1 + TRAINED) * parameter_count(build, SIZES) + kept_bytes(build, SIZES, batch_size=64)
     monkeypatch.setattr(parallel, "memory", lambda: float(needed))
     check_memory(build, SIZES, batch_size=64)
     monkeypatch.setattr(parallel, "memory", lambda: float(needed - 1))

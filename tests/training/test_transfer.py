@@ -61,7 +61,8 @@ def test_released_weights_are_taken_over(tmp_path, caplog):
     text = lines(caplog)
     assert any("4 x 4 patches, the images have 2 x 2: pos_embedding is interpolated" in line for line in text)
     assert any("7 classes, the data have 3 classes (a, b, c): mlp_head.1.weight, mlp_head.1.bias start anew" in line for line in text)
-    result = trained(tmp_path / "run", with_(depth=2), channels=3, resume=True)  # the file need not be there any more
+    path = path.rename(tmp_path / "moved.pth")  # the same weights in another place
+    result = trained(tmp_path / "run", with_(depth=2), channels=3, resume=True, weights=path)
     assert result.settings["weights"]["mean"] == list(IMAGENET[0])
     loaded = models.load(tmp_path / "run")
     assert_close(loaded.mean.flatten(), torch.tensor(IMAGENET[0]))

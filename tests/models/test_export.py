@@ -84,7 +84,14 @@ def test_a_file_that_differs_from_its_network_is_not_written(tmp_path, monkeypat
     assert not list(tmp_path.iterdir())
 
 
-def test_what_cannot_be_exported_is_refused(tmp_path):
+class Branches(nn.Linear):
+    """Its operations depend on the values of its inputs."""
+
+    def forward(self, inputs):
+        return super().forward(inputs) if inputs.sum() > 0 else inputs[:, :1] - self.bias
+
+
+def test_what_cannot_be_exported_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"must end in \.onnx or \.pt2, got .*\.pth"):
         models.export(pixels("vit"), tmp_path / "network.pth")
     with pytest.raises(ValueError, match="got crate-exact, which chooses its precision by the values"):
@@ -94,3 +101,15 @@ def test_what_cannot_be_exported_is_refused(tmp_path):
     with pytest.raises(ValueError, match="inputs must be given for Linear"):
         models.export(nn.Linear(2, 3), tmp_path / "network.pt2")
     assert models.export(nn.Linear(2, 3), tmp_path / "network.pt2", inputs=torch.zeros(1, 2)) < 1e-6
+    with pytest.raises(ValueError, match=r"inputs must be a tensor .*, got ndarray"):
+        models.export(nn.Linear(2, 3), tmp_path / "network.pt2", inputs=np.zeros((1, 2)))
+    with pytest.raises(ValueError, match=r"must take one input, got Bilinear \(.*missing 1 required"):
+        models.export(nn.Bilinear(2, 2, 3), tmp_path / "network.pt2", inputs=torch.zeros(1, 2))
+    with pytest.raises(ValueError, match="must return a tensor, got tuple from RNN"):
+        models.export(nn.RNN(2, 3), tmp_path / "network.pt2", inputs=torch.zeros(1, 4, 2))
+    with pytest.raises(ValueError, match=r"Branches cannot be exported to \.pt2 \(.*values of its inputs"):
+        models.export(Branches(2, 3), tmp_path / "branches.pt2", inputs=torch.zeros(1, 2))
+    monkeypatch.setattr(exported, "ONNX_BYTES", 35)
+    with pytest.raises(ValueError, match=r"must fit into one ONNX file of .* GiB, got 3\.35e-08 GiB; export to \.pt2"):
+        models.export(nn.Linear(2, 3), tmp_path / "network.onnx", inputs=torch.zeros(1, 2))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["network.pt2"]

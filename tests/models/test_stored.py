@@ -60,6 +60,28 @@ def test_a_run_is_loaded_with_its_settings(tmp_path):
         models.load(tmp_path / "run", eta=0.2)
 
 
+def test_a_running_training_may_replace_the_file_while_it_is_read(tmp_path, monkeypatch):
+    for seed in (0, 1):
+        trained(tmp_path / f"{seed}", with_(epochs=1, seed=seed))
+    files = [(tmp_path / f"{seed}" / "best.safetensors") for seed in (0, 1)]
+    contents, read, path = [file.read_bytes() for file in files], stored.read_safetensors, tmp_path / "best.safetensors"
+    calls = iter(range(100))
+
+    def reading(path):
+        found = read(path)
+        (tmp_path / "draft").write_bytes(contents[next(calls) % 2])
+        (tmp_path / "draft").replace(path)
+        return found
+
+    path.write_bytes(contents[1])
+    monkeypatch.setattr(stored, "read_safetensors", reading)
+    for _ in range(2):
+        assert models.load(path).settings["origin"]["seed"] in (0, 1)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"must hold best\.safetensors, .* got 0, 1; name the folder"):
+        models.load(tmp_path)
+
+
 def test_features_are_loaded_and_autoencoders_are_not(tmp_path):
     trained(tmp_path / "features", with_(epochs=1), objective=RateReduction(features=9))
     model = models.load(tmp_path / "features")

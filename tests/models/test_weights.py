@@ -3,6 +3,7 @@
 import builtins
 import os
 import pickle
+import zipfile
 
 import pytest
 import torch
@@ -130,6 +131,38 @@ def test_whole_models_and_damaged_files_are_refused(network, tmp_path):
         (tmp_path / "page.pt").write_bytes(content)
         with pytest.raises(ValueError, match=r"weights must be .*page\.pt"):
             models.load_weights(tmp_path / "page.pt")
+
+
+def test_flipped_bits_and_tensors_that_exceed_their_file_are_refused(network, tmp_path):
+    path = tmp_path / "w.pt"
+    models.save_weights(network, path)
+    content = bytearray(path.read_bytes())
+    content[content.index(network.cls_token.detach().numpy().tobytes())] ^= 0x40  # between the tensors lies padding without a checksum
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"cannot be read \(the checksum of .* is wrong\)"):
+        models.load_weights(path)
+    models.save_weights({"zeros": torch.zeros(2**16)}, path)
+    with zipfile.ZipFile(path) as stored, zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in stored.namelist():
+            packed.writestr(name, stored.read(name))
+    with pytest.raises(ValueError, match=r"bomb\.pt, which cannot be read \(.* is compressed\)"):
+        models.load_weights(tmp_path / "bomb.pt")
+    for tensor in (torch.zeros(1).expand(10**12), torch.eye(2).to_sparse(), torch.zeros(2, device="meta")):
+        torch.save({"a": torch.ones(2), "b": tensor}, path)
+        with pytest.raises(ValueError, match=r"w\.pt: weights must be dense tensors with all their numbers in the file, got others for b"):
+            models.load_weights(path)
+
+
+def test_weights_must_be_finite_floating_point_numbers_in_the_precision_of_the_model():
+    layer = nn.Linear(1, 1)
+    for weight, message in (
+        (torch.ones(1, 1, dtype=torch.int64), "1 of torch.int64 in place of floating-point numbers: weight"),
+        (torch.ones(1, 1, dtype=torch.complex64), "1 of torch.complex64 in place"),
+        (torch.full((1, 1), 1e300, dtype=torch.float64), "1 with NaN or infinity: weight"),
+        (torch.full((10**6, 1), float("nan")).expand(10**6, 10**6), r"1 of another shape: weight \[1000000, 1000000\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fill(layer, {"weight": weight, "bias": torch.zeros(1)})
 
 
 def test_missing_files_and_folders_are_named(tmp_path):

@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import torch
 
+from transformer_theory.core.files import replacing
 from transformer_theory.core.result import Result
 from transformer_theory.data.image_data import Images
 from transformer_theory.probes import NoAttention
@@ -42,6 +43,13 @@ def trained(
 
 def with_(**values) -> Settings:
     return replace(SMALL, **values)
+
+
+def draft_of(path: Path) -> Path:
+    """The name of a draft of a file, which a process that is killed while it writes the file leaves."""
+    with contextlib.suppress(FileNotFoundError), replacing(path) as draft:  # nothing is written, so there is nothing to rename
+        pass
+    return draft
 
 
 def interrupting(step: int) -> Callable[[Moment], None]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.problems.image_trainings import CPU, SMALL, assert_same, interrupting, noise, table, trained, with_
+from tests.problems.image_trainings import CPU, SMALL, assert_same, draft_of, interrupting, noise, table, trained, with_
 from tests.problems.networks import theory_metrics
 from transformer_theory.core.result import Result
 from transformer_theory.training import fitting, loop, monitor
@@ -140,7 +140,7 @@ def test_a_table_may_have_more_rows_than_the_checkpoint_but_not_fewer(tmp_path, 
     with pytest.raises(ValueError, match=rf"table\.jsonl must hold the {n} rows of the checkpoint beside it, got {n - 1}; begin again"):
         trained(tmp_path / "run", resume=True)
     path.write_text("".join([*lines, lines[-1]]))  # of an interval whose checkpoint was never written
-    (tmp_path / "run" / ".last.pt.0123abcd").write_bytes(b"left by a killed process")
+    draft_of(tmp_path / "run" / "best.safetensors").write_bytes(b"left by a killed process")
     trained(tmp_path / "run", resume=True)
     assert_same(tmp_path / "run", whole)
     assert sorted(entry.name for entry in (tmp_path / "run").iterdir()) == sorted(entry.name for entry in whole.iterdir())
@@ -306,6 +306,39 @@ def test_a_folder_that_is_used_is_refused(tmp_path, whole):
         trained(tmp_path / "nowhere", extend=True)
 
 
+def test_a_training_is_replaced_when_the_new_one_can_begin(tmp_path, caplog):
+    trained(tmp_path / "run", with_(epochs=1))
+    trained(tmp_path / "other", with_(epochs=1, dim=16))
+    first, settings = (tmp_path / "run" / "best.safetensors").read_bytes(), with_(epochs=1, seed=1)
+    for weights in ("run", "run/best.safetensors"):
+        with pytest.raises(ValueError, match=r"weights must lie outside the folder that is overwritten, got .*run"):
+            trained(tmp_path / "run", settings, overwrite=True, weights=tmp_path / weights)
+    for error, message, options in (
+        (ValueError, "dim 16 there and 8 here", {"weights": tmp_path / "other"}),
+        (FileNotFoundError, "nowhere", {"weights": tmp_path / "nowhere"}),
+        (ValueError, "patch_size must be a divisor", {"settings": with_(patch_size=3)}),
+        (ValueError, "extend continue it, got both", {"resume": True}),
+    ):
+        with pytest.raises(error, match=message):
+            trained(tmp_path / "run", **{"settings": settings, "overwrite": True, **options})
+    assert (tmp_path / "run" / "best.safetensors").read_bytes() == first
+    draft_of(tmp_path / "run" / "last.pt").write_bytes(b"")
+    assert trained(tmp_path / "run", settings, overwrite=True).settings["settings"]["seed"] == 1
+    assert (tmp_path / "run" / "best.safetensors").read_bytes() != first
+    assert not list((tmp_path / "run").glob(".*"))
+
+
+def test_a_stored_result_never_replaces_trained_weights(tmp_path):
+    result = trained(tmp_path / "seeds" / "seed-0", with_(epochs=1))
+    result.save(tmp_path / "result")
+    result.save(tmp_path / "result", overwrite=True)
+    result.write_into(tmp_path / "seeds")
+    for folder in ("seeds/seed-0", "seeds"):
+        with pytest.raises(FileExistsError, match=r"holds trained weights \(.*best\.safetensors\), so it is not overwritten"):
+            result.save(tmp_path / folder, overwrite=True)
+    assert (tmp_path / "seeds" / "seed-0" / "last.pt").exists()
+
+
 def test_only_a_training_is_cleared(tmp_path, whole):
     clear(tmp_path / "nothing")
     trained(tmp_path / "run", with_(epochs=1))
@@ -313,7 +346,7 @@ def test_only_a_training_is_cleared(tmp_path, whole):
     with pytest.raises(FileExistsError, match="holds note beside a training, so it is not overwritten"):
         clear(tmp_path / "run")
     (tmp_path / "run" / "note").rename(tmp_path / "note")
-    (tmp_path / "run" / ".best.safetensors.0123abcd").write_bytes(b"")
+    draft_of(tmp_path / "run" / "best.safetensors").write_bytes(b"")
     clear(tmp_path / "run")
     assert [entry.name for entry in tmp_path.iterdir()] == ["note"]
     with pytest.raises(FileExistsError, match="holds no training"):

@@ -11,7 +11,8 @@ from tests.problems.image_trainings import trained, with_
 from transformer_theory.core import parallel
 from transformer_theory.data import image_folder
 from transformer_theory.models.image_networks import NETWORKS, Sizes
-from transformer_theory.training.memory import COPIES, check_memory, kept_bytes, parameter_count
+from transformer_theory.training.memory import TRAINED, check_memory, kept_bytes, parameter_count
+from transformer_theory.training.optimisers import freeze_body
 
 SIZES = Sizes(image_size=16, channels=3, num_classes=5, patch_size=4, dim=24, depth=5, heads=3)
 STEMS = [
@@ -91,9 +92,36 @@ def test_what_does_not_fit_is_refused_in_one_line_and_in_no_time(monkeypatch, ch
     assert "\n" not in str(raised.value)
 
 
+def test_a_frozen_body_needs_the_memory_of_its_head(monkeypatch):
+    """What a real forward pass keeps, and moments of the last norm and head alone."""
+    build = NETWORKS["crate"]
+    network = build(SIZES)
+    freeze_body(network)
+    kept, count = kept_by(network, torch.rand(64, 3, 16, 16)), parameter_count(build, SIZES)
+    head = sum(parameter.numel() for parameter in network.mlp_head.parameters())
+    needed = 4 * (count + TRAINED * head) + kept
+    assert needed < kept_bytes(build, SIZES, batch_size=64) / 20
+    monkeypatch.setattr(parallel, "memory", lambda: float(needed))
+    check_memory(build, SIZES, batch_size=64, frozen=True)
+    monkeypatch.setattr(parallel, "memory", lambda: float(needed - 1))
+    with pytest.raises(ValueError, match="parameters needs"):
+        check_memory(build, SIZES, batch_size=64, frozen=True)
+
+
+def test_the_copies_of_a_checkpoint_must_fit_too(monkeypatch):
+    """Weights and two moments, each in the training, in the state and in the file: 36 bytes per parameter."""
+    build = NETWORKS["vit"]
+    needed = 36 * parameter_count(build, SIZES)
+    monkeypatch.setattr(parallel, "memory", lambda: float(needed))
+    check_memory(build, SIZES, batch_size=1)
+    monkeypatch.setattr(parallel, "memory", lambda: float(needed - 1))
+    with pytest.raises(ValueError, match=r"for weights and optimiser with their copies while a checkpoint is written, got"):
+        check_memory(build, SIZES, batch_size=1)
+
+
 def test_what_fits_is_accepted_up_to_the_last_byte(monkeypatch):
     build = NETWORKS["vit"]
-    needed = 4 * COPIES * parameter_count(build, SIZES) + kept_bytes(build, SIZES, batch_size=64)
+    needed = 4 * (1 + TRAINED) * parameter_count(build, SIZES) + kept_bytes(build, SIZES, batch_size=64)
     monkeypatch.setattr(parallel, "memory", lambda: float(needed))
     check_memory(build, SIZES, batch_size=64)
     monkeypatch.setattr(parallel, "memory", lambda: float(needed - 1))

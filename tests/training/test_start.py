@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tests.problems import image_trainings
-from tests.problems.image_trainings import SMALL, assert_equal, assert_same, interrupting, noise, table, trained, with_
+from tests.problems.image_trainings import SMALL, assert_equal, assert_same, draft_of, interrupting, noise, table, trained, with_
 from transformer_theory.core import parallel
 from transformer_theory.core.result import Result
 from transformer_theory.data.image_data import Images
@@ -45,7 +45,7 @@ def test_a_start_that_was_killed_is_started_again_and_nothing_else_is_replaced(t
         trained(tmp_path / "killed", resume=True)
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path / "start", callback=interrupting(1))
-    (tmp_path / "start" / "last.pt").rename(tmp_path / "start" / ".last.pt.0123abcd")
+    (tmp_path / "start" / "last.pt").rename(draft_of(tmp_path / "start" / "last.pt"))
     with pytest.raises(FileExistsError, match="start"):
         trained(tmp_path / "start")
     trained(tmp_path / "start", resume=True)

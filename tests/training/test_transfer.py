@@ -1,9 +1,11 @@
 """Trainings that start from given weights: of other trainings and in released layouts, whole or with a frozen body, and what is refused."""
 
+import copy
 import os
 
 import pytest
 import torch
+from torch import nn
 from torch.testing import assert_close
 
 from tests.problems.crate import published_alpha
@@ -16,6 +18,7 @@ from transformer_theory.models.stored import IMAGENET
 from transformer_theory.theories.rate_reduction.tasks import RateReduction
 from transformer_theory.training import transfer
 from transformer_theory.training.loop import train
+from transformer_theory.training.optimisers import freeze_body
 
 SIZES = {"image_size": 16, "patch_size": 4, "num_classes": 3, "dim": 8, "depth": 2, "heads": 2}
 
@@ -58,7 +61,8 @@ def test_released_weights_are_taken_over(tmp_path, caplog):
     text = lines(caplog)
     assert any("4 x 4 patches, the images have 2 x 2: pos_embedding is interpolated" in line for line in text)
     assert any("7 classes, the data have 3 classes (a, b, c): mlp_head.1.weight, mlp_head.1.bias start anew" in line for line in text)
-    result = trained(tmp_path / "run", with_(depth=2), channels=3, resume=True)  # the file need not be there any more
+    path = path.rename(tmp_path / "moved.pth")  # the same weights in another place
+    result = trained(tmp_path / "run", with_(depth=2), channels=3, resume=True, weights=path)
     assert result.settings["weights"]["mean"] == list(IMAGENET[0])
     loaded = models.load(tmp_path / "run")
     assert_close(loaded.mean.flatten(), torch.tensor(IMAGENET[0]))
@@ -74,7 +78,8 @@ def test_the_second_map_of_the_fine_tuned_layout_is_one_with_the_first(tmp_path,
     with torch.no_grad():
         expected = models.CRATE.from_released(weights, 8, 4, heads=2)(images)
         assert_close(models.CRATE.from_released(first, 8, 4, heads=2)(images), expected, atol=1e-5, rtol=1e-5)
-    assert not lines(caplog)  # as many classes, whose names are not known
+    (line,) = lines(caplog)  # none of the head: as many classes, whose names are not known
+    assert "does not say everything: this training has 2 heads; no shape depends on it" in line  # of width 4, which no released network has
     models.save_weights(weights | {"head.weight": torch.zeros(3, 5)}, tmp_path / "broken.pt")
     with pytest.raises(
         ValueError, match=r"broken\.pt: mlp_head\.1 and head must be two linear maps, .* \[24, 8\], \[24\], \[3, 5\], \[3\]"
@@ -82,11 +87,12 @@ def test_the_second_map_of_the_fine_tuned_layout_is_one_with_the_first(tmp_path,
         transfer.read(tmp_path / "broken.pt")
 
 
-def test_published_alpha_is_fine_tuned_as_published(tmp_path):
+def test_published_alpha_is_fine_tuned_as_published(tmp_path, caplog):
     published = published_alpha()
     torch.save({"model": published}, tmp_path / "alpha.pth")
     settings = with_(network="crate-alpha-published", dim=128, heads=2, depth=2, epochs=1, eta=0.2)
     first = start_of(tmp_path / "run", weights=tmp_path / "alpha.pth", settings=settings)
+    assert any("alpha.pth has eta 0.1, this training has 0.2" in line for line in lines(caplog))
     assert_close(first["transformer.layers.1.1.fn.decoder"], published["transformer.layers.1.1.fn.D1"].float())
     assert_close(first["pos_embedding"], resized_positions(published["pos_embedding"].float(), (2, 2)))
     trained(tmp_path / "run", settings, channels=3, resume=True)
@@ -100,7 +106,8 @@ def test_published_alpha_is_fine_tuned_as_published(tmp_path):
 def test_sizes_are_those_of_the_weights(tmp_path):
     models.save_weights(built(dim=192), tmp_path / "crate.pt")
     start = transfer.read(tmp_path / "crate.pt")
-    assert transfer.fitting(start, "crate") == {"patch_size": 4, "dim": 192, "depth": 2, "heads": 3}  # heads of width 64, as released
+    constants = {"stem": "patches", "pooling": "cls", "eta": 0.1, "lam": 0.1}  # of the released networks
+    assert transfer.fitting(start, "crate") == {"patch_size": 4, "dim": 192, "depth": 2, "heads": 3} | constants  # heads of width 64
     models.save_weights(built(dim=768, depth=1), tmp_path / "base.pt")
     start = transfer.read(tmp_path / "base.pt")
     with pytest.raises(ValueError, match=r"heads must be given, since .*base\.pt does not determine them; pass 12 or 6"):
@@ -108,12 +115,13 @@ def test_sizes_are_those_of_the_weights(tmp_path):
     assert transfer.fitting(start, "crate", heads=6)["dim"] == 768
 
 
-def test_weights_of_a_vit_without_metadata_fit_by_their_names(tmp_path):
+def test_weights_of_a_vit_without_metadata_fit_by_their_names(tmp_path, caplog):
     vit = built(models.ViT)
     models.save_weights(vit, tmp_path / "vit.safetensors")
     first = start_of(tmp_path / "run", weights=tmp_path / "vit.safetensors", settings=with_(network="vit", depth=2))
     assert_close(first["pos_embedding"], resized_positions(vit.pos_embedding.detach(), (2, 2)), atol=0, rtol=0)
     assert torch.equal(first["head.weight"], vit.head.weight)
+    assert any("this training has 2 heads and the normalisation of its own images" in line for line in lines(caplog))
 
 
 # --- constants, pooling, frozen body
@@ -163,6 +171,38 @@ def test_layer_decay_zero_freezes_the_body(tmp_path, optimiser):
         "mlp_head.0.weight", "mlp_head.0.bias", "mlp_head.1.weight", "mlp_head.1.bias",
     }  # fmt: skip
     assert result.provenance["parameters"] == sum(value.numel() for value in before.values())
+
+
+class Normalised(nn.Module):
+    """A network of the caller with running statistics and dropout in its body."""
+
+    def __init__(self, sizes):
+        super().__init__()
+        self.embed = nn.Linear(sizes.channels * sizes.image_size**2, 8)
+        self.layers = nn.ModuleList(nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 8), nn.Dropout(0.5)) for _ in range(2))
+        self.head = nn.Linear(8, sizes.num_classes)
+
+    def forward(self, images):
+        tokens = self.embed(images.flatten(1))
+        for layer in self.layers:
+            tokens = tokens + layer(tokens)
+        return self.head(tokens)
+
+
+def test_a_frozen_body_keeps_its_running_statistics_and_drops_nothing(tmp_path):
+    own = {"normalised": Normalised}
+    trained(tmp_path / "first", with_(network="normalised", epochs=1), networks=own)
+    before = models.load(tmp_path / "first", networks=own).network.state_dict()
+    settings = with_(network="normalised", epochs=2, layer_decay=0.0, average=0.5)
+    trained(tmp_path / "frozen", settings, networks=own, weights=tmp_path / "first")
+    stored = torch.load(tmp_path / "frozen" / "last.pt", weights_only=True)
+    assert {name for name, value in stored["network"].items() if not torch.equal(value, before[name])} == {"head.weight", "head.bias"}
+    average = {name.removeprefix("module.network."): value for name, value in stored["average"].items() if "network." in name}
+    assert {name for name, value in average.items() if not torch.equal(value, before[name])} == {"head.weight", "head.bias"}
+    body = models.load(tmp_path / "first", networks=own).network
+    freeze_body(body)
+    images = torch.rand(4, 1, 8, 8, generator=generator())
+    assert torch.equal(copy.deepcopy(body).train()(images), body.eval()(images))
 
 
 def test_images_are_read_as_they_were_for_the_weights(tmp_path):
@@ -216,8 +256,11 @@ def crate(**change):
 
 BAD = {
     "nan": (crate(cls_token=torch.full((1, 1, 8), float("nan"))), {}, "1 with NaN or infinity: cls_token"),
+    "integers": (crate(cls_token=torch.ones(1, 1, 8, dtype=torch.int64)), {}, "1 of torch.int64 in place of floating-point .*: cls_token"),
+    "overflow": (crate(cls_token=torch.full((1, 1, 8), 1e300, dtype=torch.float64)), {}, "1 with NaN or infinity: cls_token"),
     "positions": (crate(pos_embedding=torch.full((1, 17, 8), float("nan"))), {}, "1 with NaN or infinity: pos_embedding"),
     "missing": ({name: value for name, value in crate().items() if ".1.0." not in name}, {}, r"5 missing: transformer\.layers\.1\.0\."),
+    "stem": (crate(), {"stem": "convolutions"}, "stem 'patches' there and 'convolutions' here; choose stem='patches'"),
     "width": (crate(), {"dim": 16}, "dim 8 there and 16 here; choose dim=8"),
     "depth": (crate(), {"depth": 1, "patch_size": 8}, "patch_size 4 there and 8 here, depth 2 there and 1 here; choose patch"),
     "kind": (crate(), {"network": "vit"}, "network 'crate' there and 'vit' here; train crate"),

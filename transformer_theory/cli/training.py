@@ -41,7 +41,7 @@ def train_network(options: argparse.Namespace) -> int:
     from ..theories import choose, objectives
     from ..training.augment import Augmentation
     from ..training.checkpoint import stored_run
-    from ..training.folder import LAST, clear
+    from ..training.folder import LAST
     from ..training.loggers import KINDS
     from ..training.loop import train
     from ..training.objectives import CrossEntropy
@@ -71,9 +71,6 @@ def train_network(options: argparse.Namespace) -> int:
     hardware = Hardware(device=options.device, precision=options.precision, strategy=options.strategy, compile=options.compile)
     requested = options.theories.split(",") if options.theories else None if run is None else run["theories"]
     theories = () if requested in (["none"], []) else choose(requested)
-    if options.overwrite and _first_process():
-        for path in folders:
-            clear(path)
     started = False
 
     def metrics() -> list[Metric]:
@@ -95,6 +92,7 @@ def train_network(options: argparse.Namespace) -> int:
         "weights": options.weights,
         "resume": resume,
         "extend": options.extend,
+        "overwrite": options.overwrite,
         "loggers": [kind for kind in KINDS if getattr(options, kind)],
     }
     try:

@@ -168,6 +168,7 @@ def _runs(process: int) -> bool:
     return True
 
 
+WEIGHTS = ("*.safetensors", "*.pt")  # files of trainings, which take hours and are never removed with a result
 REPLACED = "replaced"  # name of the old folder inside its hidden folder, while a new one takes its place
 
 
@@ -178,7 +179,7 @@ class atomic_directory:  # noqa: N801 - used as a function: ``with atomic_direct
     process that was killed is removed when the same directory is written again.
 
     Raises (at entry, before any work):
-        FileExistsError: the target exists, and ``overwrite`` is False or it is not a stored result.
+        FileExistsError: the target exists, and ``overwrite`` is False, it is not a stored result, or it holds trained weights.
         PermissionError: the parent is not writable.
     """
 
@@ -198,6 +199,9 @@ class atomic_directory:  # noqa: N801 - used as a function: ``with atomic_direct
                 )
             if exists and not self._is_result_or_empty():
                 raise FileExistsError(f"{self.label} is not a stored result, so it is not overwritten; choose another --out")
+            if exists and (weights := sorted(path for kind in WEIGHTS for path in self.target.rglob(kind))):
+                name = weights[0].relative_to(self.target)
+                raise FileExistsError(f"{self.label} holds trained weights ({name}), so it is not overwritten; choose another --out")
             self._make_parents()
             self.folder = _hidden_sibling(self.target)
             self.folder.mkdir()

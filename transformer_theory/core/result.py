@@ -162,7 +162,7 @@ class Result:
         """Stores the result; the directory appears complete or not at all.
 
         Raises:
-            FileExistsError: the directory exists and ``overwrite`` is False.
+            FileExistsError: the directory exists, and ``overwrite`` is False, it holds no result, or it holds the weights of a training.
             PermissionError: the directory is not writable.
         """
         with files.atomic_directory(directory, overwrite=overwrite) as folder:

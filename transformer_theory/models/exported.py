@@ -13,8 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core.errors import NotConverged
+from ..core.errors import NotConverged, first_line
 from ..core.files import replacing
+from ..core.parallel import gib
 from .convolutions import Convolutions
 from .crate import ExactAttention
 from .embedding import Patches, Tokens
@@ -25,6 +26,7 @@ MAX_BATCH = 2**16
 BATCHES = (1, 3)  # batch sizes at which a file is compared with its network; that of the traced example is 2
 RTOL = 1e-4  # largest difference that is accepted, relative to the largest output; rounding in float32 makes 1e-6
 FORMATS = (".onnx", ".pt2")
+ONNX_BYTES = 3 * 2**29  # weights in one ONNX file; torch puts more into a second file, which keeps the name of the draft
 
 
 def export(model: nn.Module, path: str | Path, *, inputs: Tensor | None = None) -> float:
@@ -38,8 +40,9 @@ def export(model: nn.Module, path: str | Path, *, inputs: Tensor | None = None) 
     Returns:
         The largest absolute difference between the outputs of file and network, over inputs of batch size 1 and 3.
     Raises:
-        ValueError: the path has another suffix, no module of the network states the shape of its inputs, or the network chooses its
-            operations by the values of its tokens (``crate-exact``).
+        ValueError: the path has another suffix, no module of the network states the shape of its inputs, the network chooses its
+            operations by the values of its tokens (``crate-exact``), does not return one tensor for one input, is too large for an ONNX
+            file, or has operations or a precision that the format does not have.
         ImportError: ONNX was asked for, and one of onnx, onnxscript and onnxruntime is not installed.
         NotConverged: file and network differ by more than rounding; the file is not written.
         FileNotFoundError: the folder does not exist.
@@ -51,24 +54,47 @@ def export(model: nn.Module, path: str | Path, *, inputs: Tensor | None = None) 
         raise FileNotFoundError(f"the exported file must go into a folder that exists, got {path}; make {path.parent} first")
     if any(isinstance(module, ExactAttention) for module in model.modules()):
         raise ValueError("model must have a fixed graph, got crate-exact, which chooses its precision by the values of the tokens")
+    size = sum(value.numel() * value.element_size() for value in model.state_dict().values())
+    if path.suffix == ".onnx" and size > ONNX_BYTES:
+        raise ValueError(f"the weights must fit into one ONNX file of {gib(ONNX_BYTES)}, got {gib(size)}; export to .pt2")
     example = _example(model) if inputs is None else inputs
+    if not isinstance(example, Tensor) or not example.ndim:
+        raise ValueError(f"inputs must be a tensor [1 or more, ...], got {type(example).__name__}; pass an example of the network's input")
     batches = [_drawn(example, count) for count in (2, *BATCHES)]
     training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            expected = [model(batch) for batch in batches[1:]]
+            expected = _outputs(model, batches[1:])
             with replacing(path) as draft:
-                run = (_to_onnx if path.suffix == ".onnx" else _to_program)(model, batches[0], draft)
-                difference = _difference(run, batches[1:], expected)
+                try:
+                    run = (_to_onnx if path.suffix == ".onnx" else _to_program)(model, batches[0], draft)
+                    answers = [run(batch) for batch in batches[1:]]
+                except (ImportError, OSError):
+                    raise
+                except Exception as error:  # torch and onnxruntime raise their own errors for what they do not know
+                    hint = "export a network in float32 whose operations do not depend on the values of its inputs"
+                    raise ValueError(f"{type(model).__name__} cannot be exported to {path.suffix} ({first_line(error)}); {hint}") from error
+                difference = _difference(answers, expected)
     finally:
         model.train(training)
     return difference
 
 
-def _difference(run: Callable[[Tensor], Tensor], inputs: list[Tensor], expected: list[Tensor]) -> float:
+def _outputs(model: nn.Module, inputs: list[Tensor]) -> list[Tensor]:
+    """Returns the outputs of a network. Raises ValueError if it needs more than one input, or returns something other than a tensor."""
+    try:
+        outputs = [model(batch) for batch in inputs]
+    except TypeError as error:
+        raise ValueError(f"model must take one input, got {type(model).__name__} ({first_line(error)}); wrap it in a module") from error
+    if wrong := next((value for value in outputs if not isinstance(value, Tensor)), None):
+        raise ValueError(f"model must return a tensor, got {type(wrong).__name__} from {type(model).__name__}; wrap it in a module")
+    return outputs
+
+
+def _difference(answers: list[Tensor], expected: list[Tensor]) -> float:
     """Returns the largest absolute difference. Raises NotConverged if it exceeds RTOL of the largest output, or is NaN."""
-    difference = max(float((run(batch) - outputs).abs().max()) for batch, outputs in zip(inputs, expected))
+    difference = max(float((answer - outputs).abs().max()) for answer, outputs in zip(answers, expected))
     scale = max(float(outputs.abs().max()) for outputs in expected)
     if not difference <= RTOL * scale:
         raise NotConverged(
@@ -120,12 +146,12 @@ def _any_batch() -> tuple[dict[int, Any]]:
 
 def _example(model: nn.Module) -> Float[Tensor, "1 ..."]:
     """Returns an input of the network. Raises ValueError if no module of the network states its shape."""
-    weight = next(model.parameters())
+    dtype = next((weight.dtype for weight in model.parameters()), torch.float32)
     for module in model.modules():
         if isinstance(module, Patches | Convolutions):
-            return torch.zeros(1, module.channels, module.image_size, module.image_size, dtype=weight.dtype)
+            return torch.zeros(1, module.channels, module.image_size, module.image_size, dtype=dtype)
         if isinstance(module, Tokens):
-            return torch.zeros(1, module.seq, module.dim, dtype=weight.dtype)
+            return torch.zeros(1, module.seq, module.dim, dtype=dtype)
     raise ValueError(f"inputs must be given for {type(model).__name__}, whose modules do not state the shape; pass an example [1, ...]")
 
 

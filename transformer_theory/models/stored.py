@@ -28,7 +28,7 @@ from .crate.masked_autoencoder import CRATEMAE
 from .crate.network import CRATE, Pooling
 from .crate.released import ALPHA, AUTOENCODER, CLASSIFIER, LANGUAGE
 from .image_networks import NETWORKS, Builder, Pixels, Sizes, builder, own_networks
-from .weights import WEIGHT_FILES, empty_model, fill, listed, load_weights
+from .weights import WEIGHT_FILES, empty_model, fill, in_float32, listed, load_weights, read_safetensors
 
 FORMAT = 2
 WITHOUT_CHECKSUM = 1  # the previous format, which can still be read
@@ -149,11 +149,11 @@ def _built(name: str, sizes: Sizes, weights: Mapping[str, Tensor], *, own: bool)
 
 def _released(weights: Mapping[str, Tensor], *, heads: int | None, eta: float, lam: float, pooling: Pooling) -> nn.Module:
     """Builds a network with released weights, by their layout. Raises ValueError if they have none that is known."""
-    name = layout_of(weights)
+    name, weights = layout_of(weights), in_float32(weights)
     if name == "crate-mae":
-        return CRATEMAE.from_released(weights, heads=heads).float().eval()
+        return CRATEMAE.from_released(weights, heads=heads).eval()
     if name == "crate-lm":
-        return CRATELanguageModel.from_released(weights, heads=heads).float().eval()
+        return CRATELanguageModel.from_released(weights, heads=heads).eval()
     if name == "crate":
         shape = square_sizes(weights)
         network = CRATE.from_released(weights, **shape, heads=heads, eta=eta, lam=lam, pooling=pooling)
@@ -164,7 +164,7 @@ def _released(weights: Mapping[str, Tensor], *, heads: int | None, eta: float, l
     channels = network.to_patch_embedding[0].channels  # pyright: ignore[reportIndexIssue]
     mean, std = (torch.tensor(values) for values in IMAGENET) if channels == 3 else (torch.full((channels,), 0.5) for _ in range(2))
     settings = {"network": name, "sizes": {**shape, "channels": channels, "eta": eta, "lam": lam, "pooling": pooling}}
-    return Pretrained(network.float(), mean, std, settings).eval()
+    return Pretrained(network, mean, std, settings).eval()
 
 
 def layout_of(weights: Mapping[str, Tensor]) -> str:
@@ -209,7 +209,7 @@ def network_file(path: str | Path) -> Path:
     if not path.exists():
         raise FileNotFoundError(f"a trained network must be a file or a folder, {path} does not exist; {hint}")
     if path.is_dir() and not (path / BEST).is_file():
-        others = sorted(entry.name for entry in path.iterdir() if entry.suffix in WEIGHT_FILES)
+        others = sorted(entry.name for entry in path.iterdir() if entry.suffix in WEIGHT_FILES or (entry / BEST).is_file())
         raise FileNotFoundError(f"{path} must hold {BEST}, a trained network, got {', '.join(others) or 'none'}; {hint}")
     return path / BEST if path.is_dir() else path
 
@@ -223,8 +223,10 @@ def stored(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """
     if path.suffix != ".safetensors":
         raise ValueError(f"a trained network must be a .safetensors file or the folder of a run, got {path}")
-    weights = load_weights(path)
-    record = metadata(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"a trained network must be a file, got {path}, which is not there")
+    weights, about = read_safetensors(path)  # at once: a running training may replace the file
+    record = _record(path, about)
     if record is None:
         hint = "models.load_weights reads weights alone"
         raise ValueError(f"{path} must be a network that `train` has stored, got weights without their origin; {hint}")
@@ -254,19 +256,15 @@ def metadata(path: Path) -> dict[str, Any] | None:
     Raises:
         ValueError: the file is damaged, or its metadata are not JSON.
     """
-    from safetensors import safe_open
+    return _record(path, read_safetensors(path)[1])
 
-    try:
-        with safe_open(path, framework="pt") as opened:
-            text = (opened.metadata() or {}).get(KEY)
-    except OSError:
-        raise
-    except Exception as error:  # safetensors raises its own error for every defect
-        raise ValueError(f"weights must be a whole safetensors file, got {path}, which cannot be read; get it again") from error
-    if text is None:
+
+def _record(path: Path, about: Mapping[str, str]) -> dict[str, Any] | None:
+    """Returns what a training wrote into the metadata of a file, None if it wrote none. Raises ValueError if it is not JSON."""
+    if KEY not in about:
         return None
     try:
-        record = json.loads(text)
+        record = json.loads(about[KEY])
         assert isinstance(record, dict)
     except (json.JSONDecodeError, AssertionError) as error:
         raise ValueError(f"{path} must describe its network in JSON, got something else ({error}); train it again") from error

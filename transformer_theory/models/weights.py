@@ -7,6 +7,7 @@ import errno
 import os
 import pickle
 import re
+import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ Model = TypeVar("Model", bound=nn.Module)
 WRAPPERS = ("state_dict", "model")  # keys under which training code stores the weights, next to the state of the optimiser
 PREFIXES = ("module.", "_orig_mod.")  # prefixes that torch's data-parallel and compiled modules add to each name
 WEIGHT_FILES = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")  # torch.save writes all but the last
+NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # formats of weights that are read
 MAX_LISTED = 20  # largest number of names in an error message; a name that occurs in several layers counts once
 
 
@@ -39,8 +41,35 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"weights must be a file, got {path}, which is {'a folder' if path.is_dir() else 'not there'}")
-    return unwrap(_read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path))
+        kind = "a folder" if path.is_dir() else "no file of bytes" if path.exists() else "not there"
+        raise FileNotFoundError(f"weights must be a file, got {path}, which is {kind}")
+    content = read_safetensors(path)[0] if path.suffix == ".safetensors" else _read_torch(path)
+    try:
+        weights = unwrap(content)
+        if broken := [name for name, value in weights.items() if not _is_whole(value)]:
+            raise ValueError(f"weights must be dense tensors with all their numbers in the file, got others for {listed(broken)}")
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return weights
+
+
+def in_float32(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns the weights ``[...]`` with all floating-point numbers in float32; other dtypes stay, and :func:`fill` reports them."""
+    return {name: value.float() if value.dtype in NUMBERS else value for name, value in weights.items()}
+
+
+def check_archive(path: Path) -> None:
+    """Checks the checksums of a file of ``torch.save``, which torch does not: a flipped bit would change a weight without notice.
+
+    Raises:
+        ValueError: a checksum is wrong, or a part is compressed, which ``torch.save`` never does: unpacked, it may exceed the memory.
+        zipfile.BadZipFile: the file is no archive.
+    """
+    with zipfile.ZipFile(path) as archive:
+        if packed := next((entry.filename for entry in archive.infolist() if entry.compress_type != zipfile.ZIP_STORED), None):
+            raise ValueError(f"{packed} is compressed")
+        if damaged := archive.testzip():
+            raise ValueError(f"the checksum of {damaged} is wrong")
 
 
 def save_weights(weights: nn.Module | Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
@@ -120,7 +149,8 @@ def fill(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Copies weights into a model that has exactly the same names and shapes.
 
     Raises:
-        ValueError: weights are missing, unknown, of another shape or not finite. The message lists them all; nothing is copied.
+        ValueError: weights are missing, unknown, of another shape, no floating-point numbers where the model has some, or not finite in the
+            model's precision. The message lists them all; nothing is copied.
     """
     expected = model.state_dict()
     problems = []
@@ -133,7 +163,13 @@ def fill(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     if misshapen := [name for name, value in expected.items() if name in weights and weights[name].shape != value.shape]:
         shapes = (f"{name} {list(weights[name].shape)} for {list(expected[name].shape)}" for name in misshapen)
         problems.append(f"{len(misshapen)} of another shape: {_shortened(shapes)}")
-    if broken := [name for name, value in weights.items() if name in expected and not bool(torch.isfinite(value).all())]:
+    floating = {name: value for name, value in expected.items() if value.is_floating_point() and name in weights}
+    if other := [name for name in floating if weights[name].dtype not in NUMBERS]:
+        kinds = ", ".join(sorted({f"{weights[name].dtype}" for name in other}))
+        problems.append(f"{len(other)} of {kinds} in place of floating-point numbers: {listed(other)}")
+    # In the model's precision: a number of float64 may be infinite in float32.
+    sound = [name for name in floating if name not in {*misshapen, *other}]
+    if broken := [name for name in sound if not bool(torch.isfinite(weights[name].to(expected[name].dtype)).all())]:
         problems.append(f"{len(broken)} with NaN or infinity: {listed(broken)}")
     if problems:
         raise ValueError(f"state_dict must hold the {len(expected)} weights of {type(model).__name__}, got {'; '.join(problems)}")
@@ -175,8 +211,17 @@ def _tensors(content: Any) -> dict[str, Tensor]:
     return {str(name): value for name, value in content.items()}
 
 
+def _is_whole(value: Tensor) -> bool:
+    """Returns whether a tensor is dense and the file holds all its numbers; a view of one number may claim any shape."""
+    if value.layout != torch.strided or value.device.type == "meta" or value.is_quantized:
+        return False
+    return value.numel() * value.element_size() <= value.untyped_storage().nbytes()
+
+
 def _read_torch(path: Path) -> Any:
     try:
+        if zipfile.is_zipfile(path):  # files of torch before 1.6 are no archives, and have no checksums
+            check_archive(path)
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         name = re.search(r"GLOBAL (\S+)", str(error))  # torch's message contains e.g. "GLOBAL os.system", the function it refused
@@ -188,13 +233,23 @@ def _read_torch(path: Path) -> Any:
     except Exception as error:  # torch's reader raises many types for a damaged file, among them OSError with EINVAL
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
-        raise ValueError(f"weights must be a whole file of torch.save, got {path}, which cannot be read; get it again") from error
+        reason = f" ({error})" if isinstance(error, ValueError) else ""  # of the archive
+        hint = "get it again, or save model.state_dict() alone"
+        raise ValueError(f"weights must be a whole file of torch.save, got {path}, which cannot be read{reason}; {hint}") from error
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    package = _safetensors()
+def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Reads the tensors and the metadata of a file, both from the same file even if it is replaced meanwhile.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    _safetensors()
+    from safetensors import safe_open
+
     try:
-        return package.load_file(path)
+        with safe_open(path, framework="pt") as opened:
+            return {name: opened.get_tensor(name) for name in opened.keys()}, opened.metadata() or {}  # noqa: SIM118 no mapping
     except OSError:
         raise
     except Exception as error:  # safetensors raises its own error for every defect

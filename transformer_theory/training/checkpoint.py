@@ -13,7 +13,6 @@ import io
 import os
 import pickle
 import re
-import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from torch import Tensor, nn
 from .. import __version__
 from ..core.files import replacing
 from ..data.image_data import Images
+from ..models.weights import check_archive
 
 FORMAT = 4
 PARTS: dict[str, type | tuple[type, ...]] = {
@@ -109,10 +109,7 @@ def load(path: Path) -> Checkpoint:
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist, so there is no training to extend; omit --extend to begin one")
     try:
-        # torch.load does not verify checksums, so a flipped bit would change the training without notice.
-        with zipfile.ZipFile(path) as archive:
-            if damaged := archive.testzip():
-                raise ValueError(f"the checksum of {damaged} is wrong")
+        check_archive(path)
         stored = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file may raise anything in the readers, even OSError with EINVAL
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
@@ -170,9 +167,11 @@ def _check_longer(path: Path, stored: tuple[int, float | None], expected: tuple[
 
 
 def _flatten(values: dict[str, Any]) -> dict[str, Any]:
-    """Flattens nested settings to their innermost names, without the earlier lengths of an extended run."""
+    """Flattens nested settings to their innermost names, without the earlier lengths of an extended run and the place of its weights."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
+        if name == "weights":  # of the same weights, by their checksum; their file may have moved
+            value = {key: part for key, part in value.items() if key != "file"}
         if name != "extended":
             flat |= _flatten(value) if isinstance(value, dict) and name not in ("objective", "weights") else {name: value}
     return flat

@@ -20,7 +20,8 @@ from ..models.stored import BEST
 LAST, TABLE, PAGE = "last.pt", "table.jsonl", "report.html"
 CSV, TENSORBOARD = "metrics.csv", "tensorboard"  # logs: a file, and a folder of event files
 FILES = (BEST, LAST, "result.json", TABLE, "arrays.npz", "verifications.json", PAGE, "table.tex", "references.bib", CSV)
-DRAFT = re.compile(r"\.(.+)\.[0-9a-f]{8}")  # .NAME.8 hexadecimal digits, as core.files.replacing names drafts; a killed process leaves them
+# .NAME.MACHINE-PROCESS.8 hexadecimal digits, as core.files.replacing names drafts; a killed process leaves them.
+DRAFT = re.compile(rf"\.({'|'.join(map(re.escape, FILES))})\.(.+-\d+\.)?[0-9a-f]{{8}}")
 
 
 def check_unused(folder: Path) -> None:
@@ -37,12 +38,21 @@ def check_unused(folder: Path) -> None:
         raise FileExistsError(f"{folder} {'holds something else' if folder.is_dir() else 'is not a folder'}; choose another --out")
 
 
-def clear(folder: Path) -> None:
-    """Removes a training and its folder, if the folder exists.
+def check_replaceable(folder: Path, *, weights: str | Path | None = None, continued: bool = False) -> None:
+    """Checks that the folder may be cleared for a new training; nothing is removed.
 
+    Args:
+        folder: folder of the training.
+        weights: file or folder of the weights that the new training starts from; it must lie outside.
+        continued: whether the caller wants to continue the training in the folder.
     Raises:
-        FileExistsError: the folder holds no training, other files as well, or a running training; nothing has been removed.
+        ValueError: the training is to be continued, or the weights would be removed.
+        FileExistsError: the folder holds no training, other files as well, or a running training.
     """
+    if continued:
+        raise ValueError("overwrite removes the training in the folder, and resume and extend continue it, got both; leave one out")
+    if weights is not None and Path(weights).resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"weights must lie outside the folder that is overwritten, got {weights} and {folder}; choose another --out")
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -53,7 +63,19 @@ def clear(folder: Path) -> None:
     if foreign := sorted(entry.name for entry in entries if not _is_own(entry)):
         raise FileExistsError(f"{folder} holds {foreign[0]} beside a training, so it is not overwritten; move it, or choose another --out")
     with claimed(folder):
-        remove(folder)
+        pass
+
+
+def clear(folder: Path) -> None:
+    """Removes a training and its folder, if the folder exists.
+
+    Raises:
+        FileExistsError: see :func:`check_replaceable`; nothing has been removed.
+    """
+    check_replaceable(folder)
+    if folder.exists():
+        with claimed(folder):
+            remove(folder)
 
 
 def make(folder: Path) -> None:
@@ -126,8 +148,7 @@ def holds_only_own(folder: Path) -> bool:
 
 def is_draft(entry: Path) -> bool:
     """Returns whether a file is the draft of one of :data:`FILES`."""
-    match = DRAFT.fullmatch(entry.name)
-    return match is not None and match[1] in FILES
+    return DRAFT.fullmatch(entry.name) is not None
 
 
 class GrowingTable:

@@ -28,7 +28,7 @@ from .batches import WEIGHTS, Batches, seed_of
 from .checkpoint import Checkpoint, load_network, load_optimiser, network_state, optimiser_state
 from .faults import finite
 from .fitting import HINT, State, fit
-from .folder import LAST, TABLE, GrowingTable, check_unused, claimed, make, remove
+from .folder import LAST, TABLE, GrowingTable, check_replaceable, check_unused, claimed, clear, make, remove
 from .loggers import Logs, check, present
 from .machine import LoadWatch, available_threads, choose_threads, gradient_of
 from .memory import check_memory
@@ -62,6 +62,7 @@ def train(
     weights: str | Path | None = None,
     resume: bool = False,
     extend: bool = False,
+    overwrite: bool = False,
     loggers: Sequence[str] = (),
     callback: Callable[[Moment], None] = lambda moment: None,
 ) -> Result:
@@ -71,7 +72,7 @@ def train(
         data: training and test images.
         settings: settings of the network and its training.
         folder: folder for ``best.safetensors`` (see :mod:`.saved`), ``last.pt`` (see :mod:`.checkpoint`) and the result; empty or absent
-            unless ``resume`` or ``extend`` is set.
+            unless ``resume``, ``extend`` or ``overwrite`` is set.
         objective: objective of the training. None: cross-entropy.
         metrics: function that makes new metrics, which are computed at each interval together with the general ones.
         theories: names of the theories of these metrics, stored with the run; a resumed training must have the same names.
@@ -81,6 +82,7 @@ def train(
         weights: file with the initial weights of the same kind and sizes, stored or in a released layout, see :func:`.transfer.read`.
         resume: whether to continue from the folder's checkpoint, of the same training. Without one, a new training starts.
         extend: whether to continue a training that may have had fewer epochs or minutes; the folder must hold one.
+        overwrite: whether a training in the folder is replaced. It is removed when the new one is ready to begin.
         loggers: "csv", "tensorboard" or both, see :mod:`.loggers`. A resumed training continues the logs in its folder.
         callback: called after each step and at each interval.
     Returns:
@@ -97,7 +99,9 @@ def train(
     logs = Logs(folder, [*loggers, *(present(folder) if resume or extend else ())])
     check(logs.kinds)
     stored = checkpoint.load(folder / LAST) if extend or (resume and (folder / LAST).exists()) else None
-    if stored is None and not (resume and is_killed_start(folder)):
+    if overwrite:
+        check_replaceable(folder, weights=weights, continued=resume or extend)
+    elif stored is None and not (resume and is_killed_start(folder)):
         check_unused(folder)
     hardware = (hardware or Hardware()).resolved()
     definition = {
@@ -121,6 +125,8 @@ def train(
             run = _Run(data, settings, folder, objective, metrics, sources, hardware, definition, table, networks, start, logs, callback)
             if stored is not None:
                 run.go_on(stored, longer=longer)
+            if overwrite and run.first:
+                clear(folder)
             return run.run()
     finally:
         torch.set_num_threads(threads)
@@ -151,8 +157,8 @@ class _Run:
         self.train, self.validation = settings.split(images)
         self.sizes = settings.sizes(image_size=images.size, channels=images.channels, num_classes=images.classes)
         self.normalisation = normalisation_of(definition.get("weights"))
-        batch_size, own = min(settings.batch_size, len(self.train)), settings.network in networks
-        check_memory(self._build, self.sizes, batch_size=batch_size, own=own, device=hardware.device)
+        needs = {"batch_size": min(settings.batch_size, len(self.train)), "own": settings.network in networks, "device": hardware.device}
+        check_memory(self._build, self.sizes, **needs, frozen=not settings.layer_decay)
         self.fabric = launched(hardware)
         check_agreement(self.fabric, definition)
         self.first = self.fabric.is_global_zero
@@ -187,7 +193,6 @@ class _Run:
         self.interval = settings.interval or self.batches.steps_per_epoch
         self.steps = settings.epochs * self.batches.steps_per_epoch
         self.monitor = Monitor(self.validation, metrics, name=settings.network, untrained=lambda number: self._network(1 + number))
-        parts = {"train": self.train, "validation": self.validation, "test": self.test}
         self.store = Store(
             folder,
             definition,
@@ -196,7 +201,7 @@ class _Run:
             networks,
             self.sizes,
             self.train.names,
-            counts={f"{name}_samples": len(part) for name, part in parts.items()},
+            counts={f"{name}_samples": len(getattr(self, name)) for name in ("train", "validation", "test")},
             sources=tuple(dict.fromkeys([SOURCE, *images.sources, *sources])),
             provenance=provenance(seed=settings.seed, device=str(self.fabric.device))
             | {"parameters": parameters, "processes": self.fabric.world_size},
@@ -213,16 +218,10 @@ class _Run:
         network = self._build(self.sizes)
         if number:
             return self.raw.around(network)
-        given = self.normalisation
-        return Pixels.centring(network, self.train.pixels) if given is None else Pixels(network, *given)
+        return Pixels(network, *self.normalisation) if self.normalisation else Pixels.centring(network, self.train.pixels)
 
     def go_on(self, stored: Checkpoint, *, longer: bool) -> None:
-        """Continues from a checkpoint.
-
-        Args:
-            stored: checkpoint to continue from.
-            longer: whether this training is longer than that of the checkpoint.
-        """
+        """Continues from a checkpoint; ``longer``: whether this training is longer than that of the checkpoint."""
         try:
             load_network(saved.network_of(self.raw), stored.network)
             if stored.step:

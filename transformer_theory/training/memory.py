@@ -1,9 +1,14 @@
 """The memory that a training needs, estimated before anything is allocated.
 
-    weights, gradients, two moments of Adam (4 arrays of the size of the weights)  +  what the backward pass of one batch keeps
+    step        weights, gradients, two moments of Adam (4 arrays of the size of the weights)  +  what the backward pass of one batch keeps
+    checkpoint  weights and moments three times: those of the training, their copies, and the file, which is written into memory first
 
-Both are linear in the number of layers, so networks of one and two layers determine them. Both networks consist of tensors with shapes and
-without values: the first of torch's ``meta`` device, the second of fake tensors, which choose the same kernels as real ones.
+With a frozen body only the last norm and the head have gradients and moments, and the body keeps nothing for the backward pass. On an
+accelerator the copies lie in the memory of the machine and are not counted.
+
+Weights and kept arrays are linear in the number of layers, so networks of one and two layers determine them. Both networks consist of
+tensors with shapes and without values: the first of torch's ``meta`` device, the second of fake tensors, which choose the same kernels as
+real ones.
 """
 
 from collections.abc import Callable
@@ -17,8 +22,10 @@ from ..core import parallel
 from ..core.errors import first_line
 from ..core.parallel import gib
 from ..models.image_networks import Sizes
+from .optimisers import freeze_body
 
-COPIES = 4  # arrays of the size of the weights in memory: weights, gradients, and the two moments of Adam
+TRAINED = 3  # arrays of the size of the trained weights beside them during a step: gradients, and the two moments of Adam
+STORED = 3  # copies of weights and moments while a checkpoint is written: those of the training, of its state, and in the file
 FLOATS = 64  # upper limit on the numbers that a layer keeps per token and dimension; measured: 8 (crate) to 20 (tost, with convolutions)
 Build = Callable[[Sizes], nn.Module]
 
@@ -61,7 +68,7 @@ def shapes_of(build: Callable[[], nn.Module], *, own: bool) -> nn.Module:
         return build()
 
 
-def check_memory(build: Build, sizes: Sizes, *, batch_size: int, own: bool = False, device: str = "cpu") -> None:
+def check_memory(build: Build, sizes: Sizes, *, batch_size: int, own: bool = False, device: str = "cpu", frozen: bool = False) -> None:
     """Checks that the training of a network fits into memory; nothing is allocated.
 
     Args:
@@ -71,30 +78,46 @@ def check_memory(build: Build, sizes: Sizes, *, batch_size: int, own: bool = Fal
         own: whether the caller supplied the network. What its backward pass keeps is then not estimated, and neither are its weights if
             its constructor needs the values of a tensor.
         device: "cpu", "cuda" or "mps"; on an accelerator the memory of the device counts.
+        frozen: whether only the parameters after the layers are trained, see :func:`.freeze_body`.
     Raises:
         ValueError: the sizes do not fit, or the training needs more than the memory; the message has the estimate and the memory.
     """
     memory = _device_memory() if device == "cuda" else parallel.memory()
-    if own:
-        try:
-            count, activations = _count(on_meta(lambda: build(sizes))), 0
-        except Uncountable:
+    network = partial(_with_frozen_body, build) if frozen else build
+    try:
+        trained = _count(on_meta(lambda: network(sizes if own else replace(sizes, depth=1))), trained=True) if frozen else None
+        count = _count(on_meta(lambda: build(sizes))) if own else parameter_count(build, sizes)
+    except Uncountable:
+        if own:
             return
-    else:
-        count = parameter_count(build, sizes)
+        raise
+    trained = count if trained is None else trained
+    step, activations = 4 * (count + TRAINED * trained), 0
+    if not own:
         # The estimate takes tenths of a second, so it is left out where a rough upper limit is far below the memory.
         tokens = batch_size * ((sizes.image_size // sizes.patch_size) ** 2 + 1)
         pairs = tokens * ((sizes.image_size // sizes.patch_size) ** 2 + 1) * sizes.heads
         limit = 4 * sizes.depth * (FLOATS * tokens * sizes.dim + 4 * pairs)
-        activations = 0 if 4 * (limit + 4 * COPIES * count) < memory else kept_bytes(build, sizes, batch_size=batch_size)
-    weights = 4 * COPIES * count
-    if weights + activations > memory:
+        activations = 0 if 4 * (limit + step) < memory else kept_bytes(network, sizes, batch_size=batch_size)
+    if step + activations > memory:
         batch = f" and {gib(activations)} for a batch of {batch_size:,} images" if activations else ""
-        smaller = "a smaller dim or depth" if weights > memory else "a smaller batch size, larger patches or smaller images"
+        smaller = "a smaller dim or depth" if step > memory else "a smaller batch size, larger patches or smaller images"
         raise ValueError(
-            f"a network of {count:,} parameters needs {gib(weights)} for weights, gradients and the optimiser{batch},"
+            f"a network of {count:,} parameters needs {gib(step)} for weights, gradients and the optimiser{batch},"
             f" got {gib(memory)} of memory; choose {smaller}"
         )
+    stored = 4 * STORED * (count + 2 * trained)
+    if device != "cuda" and stored > memory:
+        raise ValueError(
+            f"a network of {count:,} parameters needs {gib(stored)} for weights and optimiser with their copies while a checkpoint is"
+            f" written, got {gib(memory)} of memory; choose a smaller dim or depth"
+        )
+
+
+def _with_frozen_body(build: Build, sizes: Sizes) -> nn.Module:
+    network = build(sizes)
+    freeze_body(network)
+    return network
 
 
 def parameter_count(build: Build, sizes: Sizes) -> int:
@@ -148,8 +171,8 @@ def _kept(build: Callable[[], nn.Module], sizes: Sizes, batch_size: int) -> int:
         return sum(size for key, (size, _) in kept.items() if key not in parameters)
 
 
-def _count(network: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in network.parameters())
+def _count(network: nn.Module, *, trained: bool = False) -> int:
+    return sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad or not trained)
 
 
 def _quadratic(values: list[int], width: int, step: int) -> int:

@@ -30,6 +30,7 @@ and :cite:t:`bao2022beit` (layer-wise decay, for fine-tuning); :cite:t:`xiong202
 
 import math
 from collections.abc import Callable, Iterable
+from types import MethodType
 from typing import Any
 
 import torch
@@ -139,7 +140,10 @@ def optimiser(
 
 
 def freeze_body(model: nn.Module) -> None:
-    """Sets ``requires_grad=False`` for all parameters except those after the layers: the last norm and the head.
+    """Freezes all except the parameters after the layers, the last norm and the head: ``requires_grad`` is False.
+
+    Modules without a trainable parameter also stay in evaluation mode, so that the running statistics of a BatchNorm do not change and
+    nothing is dropped at random in the body.
 
     Raises:
         ValueError: the model has no layers, see :func:`places_of`, or no parameter after them.
@@ -150,6 +154,15 @@ def freeze_body(model: nn.Module) -> None:
     for name, weight in model.named_parameters():
         if places[name] < end:
             weight.requires_grad_(False)
+    for module in model.modules():
+        weights = list(module.parameters())
+        if weights and not any(weight.requires_grad for weight in weights):
+            module.train = MethodType(_stay_in_evaluation, module)  # pyright: ignore[reportAttributeAccessIssue]
+            module.train()
+
+
+def _stay_in_evaluation(module: nn.Module, mode: bool = True) -> nn.Module:
+    return type(module).train(module, False)
 
 
 def scale(optimiser: torch.optim.Optimizer, factor: float) -> None:

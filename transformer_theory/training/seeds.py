@@ -24,7 +24,7 @@ from ..core.result import Result, provenance
 from ..core.statistics import over_seeds, student_interval
 from ..core.validation import integers
 from ..data.image_data import Images
-from .folder import LAST, check_unused, make
+from .folder import LAST, check_replaceable, check_unused, clear, make
 from .loop import train
 from .machine import available_threads
 from .moment import Moment
@@ -92,10 +92,16 @@ def train_seeds(
     if not isinstance(workers, str):
         integers(workers=1 if workers is None else workers)
     _check_summary(folder)
-    if not (options.get("resume") or options.get("extend")):
-        for seed in seeds:
-            check_unused(seed_folder(folder, seed))
     cores, cluster = available_threads(), isinstance(workers, str)
+    continued = bool(options.get("resume") or options.get("extend"))
+    for path in [seed_folder(folder, seed) for seed in seeds]:
+        if options.get("overwrite"):
+            check_replaceable(path, weights=options.get("weights"), continued=continued)
+        elif not continued:
+            check_unused(path)
+    if cluster and options.pop("overwrite", False):  # a call that is repeated must not remove what the first one stored
+        for seed in seeds:
+            clear(seed_folder(folder, seed))
     workers = min(len(seeds), cores) if workers is None else workers
     threads = None if isinstance(workers, str) else max(1, cores // workers)
     if options.get("weights") is not None:

@@ -21,13 +21,14 @@ from ..models.crate.released import AMBIGUOUS, classifier_sizes, usual_heads
 from ..models.embedding import resized_positions
 from ..models.image_networks import NETWORKS, Sizes
 from ..models.stored import CHECKSUM, HEADS, IMAGENET, checksum, layout_of, metadata, network_file, square_sizes, stored
-from ..models.weights import fill, load_weights, renamed
+from ..models.weights import fill, in_float32, load_weights, renamed
 from .memory import shapes_of
 from .settings import SHAPE
 
 Note = Callable[[str], None]
 CONSTANTS = ("pooling", "eta", "lam", "kappa")  # fields of Sizes that a fine-tuning may change
 POSITIONS = "pos_embedding"
+RELEASED = {"stem": "patches", "pooling": "cls", "eta": 0.1, "lam": 0.1}  # fields of Sizes of the released networks
 
 
 @dataclass(frozen=True)
@@ -88,11 +89,10 @@ def read(path: str | Path) -> Start:
             raise ValueError(f"weights must be those of a classifier, got those of {layout}; models.load reads them")
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    weights = {name: value.float() for name, value in weights.items()}
     names = ("image_size", "channels", "num_classes", "patch_size", "dim", "depth", "heads")
-    known = {name: sizes[name] for name in names if sizes[name] is not None}
+    known = {name: sizes[name] for name in names if sizes[name] is not None} | RELEASED
     normalisation = (list(IMAGENET[0]), list(IMAGENET[1])) if sizes["channels"] == 3 else None
-    return Start(path, weights, layout, known, normalisation=normalisation)
+    return Start(path, in_float32(weights), layout, known, normalisation=normalisation)
 
 
 def _of_training(path: Path) -> Start:
@@ -165,6 +165,8 @@ def start_from(
         if constant in pairs and pairs[constant][0] != pairs[constant][1]:
             there, now = pairs[constant]
             note(f"{start.path} has {constant} {there!r}, this training has {now!r}; no shape depends on it")
+    if name in NETWORKS and (silent := _unsaid(start, sizes)):
+        note(f"{start.path} does not say everything: this training has {silent}; no shape depends on it")
     initial, weights = network.state_dict(), dict(start.weights)
     weights |= _positions(start, weights, initial, sizes, note)
     head = _new_head(start, weights, initial, sizes, names, build, own=name not in NETWORKS)
@@ -176,6 +178,12 @@ def start_from(
     except ValueError as error:
         hint = "" if start.network else f"; weights of a run of {name}, or of a released CRATE or CRATE-alpha, would fit"
         raise ValueError(f"{start.path}: {error}{hint}") from error
+
+
+def _unsaid(start: Start, sizes: Sizes) -> str:
+    """Returns what the weights do not say and their shapes do not show, with the values of the training; empty if there is nothing."""
+    heads = [] if "heads" in start.sizes else [f"{sizes.heads} heads"]
+    return " and ".join([*heads, *(["the normalisation of its own images"] if start.normalisation is None else [])])
 
 
 def _check_kind(start: Start, network: str) -> None:

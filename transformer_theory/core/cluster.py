@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from .. import __version__
+from .errors import first_line
 
 T = TypeVar("T")
 SCHEMES = ("tcp", "tls", "ws", "wss", "ucx")  # URL schemes of dask schedulers
@@ -169,15 +170,16 @@ def connected(address: str) -> Iterator[Cluster]:
     if not re.fullmatch(r"\w+://[^\s/]+:\d+", address) or address.partition("://")[0] not in SCHEMES:
         raise ValueError(f"workers must be a number or an address such as tcp://host:8786, got {address!r}")
     try:
-        from distributed import Client
+        import distributed  # noqa: F401
     except ImportError as error:
         raise ValueError(f"workers={address!r} needs dask: pip install 'transformer-theory[distributed]', or pass a number") from error
     with _silenced():
         try:
-            client = Client(address, timeout=TIMEOUT, set_as_default=False)
+            client = _client(address)
         except OSError as error:
+            reason = f" ({first_line(error.__cause__)})" if isinstance(error, _Foreign) else ""
             raise ConnectionError(
-                f"no dask scheduler answers at {address} within {TIMEOUT:g} s; start one with `dask scheduler`"
+                f"no dask scheduler answers at {address} within {TIMEOUT:g} s{reason}; start one with `dask scheduler`"
             ) from error
         with client:
             try:
@@ -188,6 +190,27 @@ def connected(address: str) -> Iterator[Cluster]:
                 ) from error
             _check(client)
             yield Cluster(address, client)
+
+
+class _Foreign(OSError):
+    """Another service answers at the address, or the connection is not configured."""
+
+
+def _client(address: str) -> Any:
+    """Returns dask's client of a scheduler."""
+    from distributed import Client
+
+    class Checked(Client):
+        # After an OSError dask closes the client; after any other error its destructor would wait for ten seconds and print a traceback.
+        async def _ensure_connected(self, timeout: Any = None) -> None:
+            try:
+                await super()._ensure_connected(timeout=timeout)
+            except (OSError, ImportError):
+                raise
+            except Exception as error:
+                raise _Foreign from error
+
+    return Checked(address, timeout=TIMEOUT, set_as_default=False)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ numpy, and one call at a time, since torch's random state and number of threads 
 connects and again in each call, since workers may join later.
 """
 
+import asyncio
 import contextlib
 import functools
 import hashlib
@@ -177,7 +178,7 @@ def connected(address: str) -> Iterator[Cluster]:
         try:
             client = _client(address)
         except OSError as error:
-            reason = f" ({first_line(error.__cause__)})" if isinstance(error, _Foreign) else ""
+            reason = f" ({error})" if isinstance(error, _Foreign) else ""
             raise ConnectionError(
                 f"no dask scheduler answers at {address} within {TIMEOUT:g} s{reason}; start one with `dask scheduler`"
             ) from error
@@ -201,14 +202,15 @@ def _client(address: str) -> Any:
     from distributed import Client
 
     class Checked(Client):
-        # After an OSError dask closes the client; after any other error its destructor would wait for ten seconds and print a traceback.
+        # dask waits without limit for the first answer. After an OSError it closes the client; after any other error its destructor would
+        # wait for ten seconds and print a traceback.
         async def _ensure_connected(self, timeout: Any = None) -> None:
             try:
-                await super()._ensure_connected(timeout=timeout)
+                await asyncio.wait_for(super()._ensure_connected(timeout=timeout), 2 * TIMEOUT)  # to connect, and to answer
             except (OSError, ImportError):
                 raise
             except Exception as error:
-                raise _Foreign from error
+                raise _Foreign(first_line(error)) from error
 
     return Checked(address, timeout=TIMEOUT, set_as_default=False)
 

@@ -148,6 +148,9 @@ class Logs:
     def _writing(self) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
-            text = f"cannot write the log of {self.folder} ({error.strerror or error})"
+        except (OSError, ValueError) as error:
+            cause = error if isinstance(error, OSError) else error.__cause__  # Fabric turns an error of the disk into one of the value
+            if not isinstance(cause, OSError):
+                raise
+            text = f"cannot write the log of {self.folder} ({cause.strerror or cause})"
             raise OSError(f"{text}; free its disk, or choose another --out; --resume continues from the last checkpoint") from error

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import multiprocessing
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from transformer_theory.core import parallel
 from transformer_theory.core.claims import verify_claims
 from transformer_theory.training import seeds as training
 from transformer_theory.training.loop import train
+from transformer_theory.training.processes import Hardware
 from transformer_theory.training.seeds import seed_folder, train_seeds
 
 PRELOADED = ["distributed", "tests.problems.lost_workers", "transformer_theory.training.seeds", "transformer_theory.compare.reach"]
@@ -155,6 +157,7 @@ def test_a_folder_that_a_worker_does_not_see(tmp_path):
         ("nonsense://host:1", ValueError, "workers must be a number or an address such as tcp://host:8786, got 'nonsense://host:1'"),
         ("http://host:8787", ValueError, "workers must be a number or an address such as tcp://host:8786, got 'http://host:8787'"),
         ("tcp://host", ValueError, "workers must be a number or an address such as tcp://host:8786, got 'tcp://host'"),
+        ("tls://127.0.0.1:9", ConnectionError, r"no dask scheduler answers at .* \(TLS expects .*\); start one with `dask scheduler`"),
         ("tcp://127.0.0.1:9", ConnectionError, "no dask scheduler answers at tcp://127.0.0.1:9 within .* start one with `dask scheduler`"),
     ],
 )
@@ -162,6 +165,28 @@ def test_bad_addresses(monkeypatch, address, kind, message):
     monkeypatch.setattr(module, "TIMEOUT", 0.5)
     with pytest.raises(kind, match=message), parallel.workers(address):
         pass
+
+
+def test_another_service_at_the_address(monkeypatch):
+    monkeypatch.setattr(module, "TIMEOUT", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ConnectionError, match=f"no dask scheduler answers at {address}"), parallel.workers(address):
+            pass
+
+
+def test_workers_must_agree_on_device_and_precision():
+    class Client:
+        def __init__(self, *precisions):
+            self.found = {f"tcp://{n}:1": Hardware("cpu", precision) for n, precision in enumerate(precisions)}
+
+        def run(self, function):
+            return self.found
+
+    assert training._common_hardware(Client("bfloat16", "bfloat16"), Hardware()) == Hardware("cpu", "bfloat16")
+    message = "got cpu and bfloat16 on tcp://0:1, cpu and float32 on tcp://1:1; pass --device and --precision"
+    with pytest.raises(ValueError, match=message):
+        training._common_hardware(Client("bfloat16", "float32"), Hardware())
 
 
 def test_dask_is_an_extra(monkeypatch):

@@ -10,6 +10,7 @@ import torch
 import transformer_theory as tt
 from transformer_theory import report
 from transformer_theory.cli import main
+from transformer_theory.compare import cells as stored_cells
 from transformer_theory.compare import reach as module
 from transformer_theory.compare.cells import CELLS
 from transformer_theory.compare.reach import reach
@@ -140,15 +141,25 @@ def test_an_interrupted_reach_goes_on_where_it_stopped(tmp_path):
         if "(3 of 4)" in line:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match=f"3 of 4 cells are stored in {tmp_path}, the same command goes on from them"):
         reach(theory, seeds=2, folder=tmp_path, progress=interrupt)
-    with (tmp_path / CELLS).open("a") as file:
-        file.write('{"cell": ["toy", "re')  # the process was killed while it wrote
+    head = (tmp_path / CELLS).read_bytes().splitlines(keepends=True)[0]
+    with (tmp_path / CELLS).open("ab") as file:
+        file.write(head)  # of a command that began at the same time
+        file.write(b'{"cell": ["toy", "re\xc3')  # the process was killed while it wrote
     CALLS.clear()
     assert reach(theory, seeds=2, folder=tmp_path).table == whole.table
     assert len(CALLS) == 1
     reach(theory, seeds=3, folder=tmp_path)
     assert CALLS[1:] == [2, 2]
+
+
+def test_cells_of_other_sources_are_used_and_counted(tmp_path, monkeypatch, caplog):
+    theory = toy(OWN, REAL)
+    assert "cells_of_other_sources" not in reach(theory, seeds=1, folder=tmp_path).provenance
+    monkeypatch.setattr(stored_cells, "sources", lambda: "1234abcd")
+    assert reach(theory, seeds=2, folder=tmp_path).provenance["cells_of_other_sources"] == 2
+    assert "2 of 2 stored cells" in caplog.text
 
 
 def test_two_processes_give_the_same_rows():
@@ -169,6 +180,9 @@ def test_a_solver_that_stops_gives_a_reason_and_missing_data_are_named(tmp_path)
     longer = Text(torch.arange(15) % 3, text.vocabulary, "letters")
     with pytest.raises(ValueError, match=r"holds cells of text 'letters, 12 words', got 'letters, 15 words'; choose another --out"):
         reach(theory, seeds=1, text=longer, folder=tmp_path)
+    other = Text(torch.arange(12).flip(0) % 3, text.vocabulary, "letters")
+    with pytest.raises(ValueError, match=r"holds cells of other text with the name and size 'letters, 12 words'; choose another --out"):
+        reach(theory, seeds=1, text=other, folder=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -31,24 +31,20 @@ def stopping(moment: Moment) -> None:
 
 
 def losses(folder: Path, **options) -> list[float]:
-    """The mean loss of all processes in each of 20 steps, and the measurements after them."""
+    """The loss of the whole batch in each of 20 steps, and the measurements after them."""
     losses: list[float] = []
     measured: list[float] = []
 
     def callback(moment: Moment) -> None:
-        if moment.measured is None:
-            losses.append(moment.loss or 0.0)
-        else:
+        if moment.measured is not None:
             measured.extend(moment.measured.column("value"))
+        elif moment.loss is not None:  # None where a training is resumed
+            losses.append(moment.loss)
         stopping(moment)
 
     with contextlib.suppress(KeyboardInterrupt):
         trained(folder, SETTINGS, callback=callback, **options)
-    everyone = torch.tensor(losses, dtype=torch.float64)
-    if torch.distributed.is_initialized():
-        torch.distributed.all_reduce(everyone)
-        everyone /= torch.distributed.get_world_size()
-    return [*everyone.tolist(), *measured]
+    return [*losses, *measured]
 
 
 def interrupted(folder: Path, **options) -> None:

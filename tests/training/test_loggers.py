@@ -1,6 +1,7 @@
 """Logs hold each step once, also after an interruption; samples and the live page show what the network answers."""
 
 import csv
+import errno
 import json
 import sys
 from pathlib import Path
@@ -98,10 +99,21 @@ def test_logs_belong_to_the_training(whole, tmp_path):
     assert not folder.exists()
 
 
+def fail(*arguments, **options):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def test_bad_logs(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="loggers must be among csv, tensorboard, got 'wandb'"):
         trained(tmp_path / "run", loggers=["wandb"])
-    (tmp_path / "taken").mkdir()
+    with monkeypatch.context() as full:
+        full.setattr("lightning_fabric.loggers.csv_logs.CSVLogger.save", fail)  # closing the log fails again
+        with pytest.raises(OSError, match=r"cannot write the log of .* \(No space left on device\)"):
+            trained(tmp_path / "full", loggers=["csv"])
+        full.setattr("torch.utils.tensorboard.SummaryWriter.add_scalar", fail)
+        with pytest.raises(OSError, match=r"cannot write the log of .* \(No space left on device\)"):
+            trained(tmp_path / "full", loggers=["tensorboard"])
+    assert not (tmp_path / "full").exists()
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path / "file", SMALL, callback=interrupting(4))
     (tmp_path / "file" / "tensorboard").write_text("no folder")
@@ -117,9 +129,10 @@ def test_a_record_is_a_mean_over_layers_and_heads():
     from tests.report.synthetic import in_network
     from transformer_theory.core.measurement import Null
 
-    rows = [in_network("crate", "compression", float(head), layer=0, head=head, step=1, null=Null("n", (0.0, head))) for head in range(3)]
+    draws = [(0.0, 0.0, 3.0), (0.0, 3.0, 0.0), (3.0, 0.0, 0.0)]  # the mean of draw i is 1; each median is 0
+    rows = [in_network("crate", "compression", float(h), layer=0, head=h, step=1, null=Null("n", draws[h])) for h in range(3)]
     rows += [in_network("network", "entropy", 2.0, layer=1, step=1), in_network("network", "loss", 3.0, split="train", step=1)]
-    assert record(rows) == {"crate/compression": 1.0, "crate/compression, null": 0.5, "network/entropy": 2.0, "train/loss": 3.0}
+    assert record(rows) == {"crate/compression": 1.0, "crate/compression, null": 1.0, "network/entropy": 2.0, "train/loss": 3.0}
 
 
 class Constant(torch.nn.Module):
@@ -164,21 +177,21 @@ def test_a_training_stores_samples_and_maps_of_its_first_and_its_kept_network(wh
 def test_the_page_of_a_running_training(tmp_path):
     folder, pages = tmp_path / "run", []
 
-    def run():
+    def run(shown, last, **options):
         with live_page(folder) as draw:
 
             def callback(moment):
                 draw(moment)
-                if moment.step == 2 and moment.measured is not None:
+                if moment.step == shown and (folder / "report.html").exists():
                     pages.append((folder / "report.html").read_text())
-                if moment.step == 4:
+                if moment.step == last:
                     raise KeyboardInterrupt
 
-            trained(folder, with_(interval=2), callback=callback)
+            trained(folder, with_(interval=2), callback=callback, **options)
 
     with pytest.raises(KeyboardInterrupt):
-        run()
-    (running,) = pages
+        run(2, 4)
+    running = pages[-1]
     assert '<meta http-equiv="refresh"' in running
     text = words(running)
     for piece in ("crate learns noise", "images per second", "time left", "about", "Validation images", "Learning"):
@@ -187,6 +200,10 @@ def test_the_page_of_a_running_training(tmp_path):
     stopped = (folder / "report.html").read_text()
     assert "refresh" not in stopped
     assert "Interrupted. The folder keeps the training up to step 2" in words(stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run(3, 3, resume=True)  # before its first interval
+    assert "The training is running" in words(pages[-1])
+    assert "Interrupted. The folder keeps the training up to step 2" in words((folder / "report.html").read_text())
     assert 0 < SHARE < 0.1
     assert not list(folder.glob(".*"))
 

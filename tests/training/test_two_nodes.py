@@ -12,8 +12,10 @@ import pytest
 import torch
 
 from tests.problems.two_nodes import COMMAND, cheap
+from tests.training.test_loggers import logged
 from transformer_theory.cli import main
 from transformer_theory.core.result import Result
+from transformer_theory.training.loggers import STEP_LOSS
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -53,6 +55,8 @@ def test_losses_gradients_and_accuracies_are_those_of_one_process(both, tmp_path
     for quantity in ("loss", "accuracy"):
         pair = [result.select(theory="network", quantity=quantity, split="test").one().value for result in (two, one)]
         assert pair[0] == pytest.approx(pair[1], rel=1e-4)
+    shown = [logged(folder / "run")[1][STEP_LOSS] for folder in (both, tmp_path)]  # the mean over both shares, not the first one
+    assert shown[0] == [(step, pytest.approx(value, rel=1e-4)) for step, value in shown[1]]
     # The first moment of AdamW is the mean of the gradients, and the weights are what they led to.
     states = [torch.load(folder / "run" / "last.pt", weights_only=True) for folder in (both, tmp_path)]
     for name, weight in states[0]["network"].items():

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .. import __version__
+from ..core.cluster import sources
 from ..core.journal import Journal
 from ..core.ladder import Rung
 from ..core.measurement import Measurement
@@ -28,12 +29,18 @@ class Store:
     Args:
         folder: the folder; it is created if it does not exist.
         names: name and size of the data of this run, by kind.
+        checksums: checksums of the data, by kind.
+
+    Attributes:
+        older: cells that other sources of this library have measured, which may have been another rung of this name.
+
     Raises:
         ValueError: the folder holds cells of another version or of other data, or something else.
     """
 
-    def __init__(self, folder: Path, names: Mapping[str, str]):
-        self.path, self.names = folder / CELLS, names
+    def __init__(self, folder: Path, names: Mapping[str, str], checksums: Mapping[str, str]):
+        self.path, self.names, self.checksums = folder / CELLS, names, checksums
+        self.older: set[Key] = set()
         if folder.exists() and not self.path.exists() and any(folder.iterdir()):
             raise ValueError(f"{folder} holds other files, not a reach; choose another --out")
         folder.mkdir(parents=True, exist_ok=True)
@@ -47,6 +54,8 @@ class Store:
             stored = head["format"], head["version"]
             cells = {tuple(line["cell"]): [Measurement.from_json(row) for row in line["rows"]] for line in lines}
             data = dict(item for line in lines for item in line["data"].items())
+            checksums = dict(item for line in lines for item in line.get("checksums", {}).items())
+            self.older = {tuple(line["cell"]) for line in lines if line.get("sources") != sources()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{self.path} does not hold the cells of a reach ({error}); choose another --out") from error
         if stored != (FORMAT, __version__):
@@ -55,10 +64,13 @@ class Store:
         for kind, name in self.names.items():
             if data.get(kind, name) != name:
                 raise ValueError(f"{self.path} holds cells of {kind} {data[kind]!r}, got {name!r}; choose another --out")
+            if checksums.get(kind, self.checksums[kind]) != self.checksums[kind]:
+                raise ValueError(f"{self.path} holds cells of other {kind} with the name and size {name!r}; choose another --out")
         return cells
 
     def append(self, cell: Cell, rows: Sequence[Measurement]) -> None:
         """Adds a cell."""
         needs = cell[1].needs
-        data = {needs: self.names[needs]} if needs else {}
-        self.journal.append({"cell": key_of(cell), "data": data, "rows": [row.to_json() for row in rows]})
+        data, checksums = ({needs: texts[needs]} if needs else {} for texts in (self.names, self.checksums))
+        line = {"cell": key_of(cell), "data": data, "checksums": checksums, "sources": sources()}
+        self.journal.append({**line, "rows": [row.to_json() for row in rows]})

@@ -6,7 +6,9 @@ rung and seed. Its settings describe the rungs (``settings["ladders"]``), so tha
 the stored result alone. Means over seeds, intervals and p-values come from :meth:`.Table.summary`, as for a comparison.
 """
 
+import logging
 import time
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,11 +28,13 @@ from ..core.validation import seed_numbers
 from ..data import Images, image_sets
 from ..data.text import Text
 from ..theories import list_theories, objectives, theory
+from ..training.checkpoint import digest
 from ..training.evaluate import StoredNetwork, stored_networks
 from ..training.saved import Saved
 from ..training.trained_rungs import headline_in
 from .cells import Cell, Key, Store, key_of
 
+LOGGER = logging.getLogger("transformer_theory")
 MAX_IMAGES = 5_000  # training and test images for the rungs that need images
 SHARED = COLUMNS[-1]  # cells of one seed in this column measure the same networks, so one process measures them together
 
@@ -76,6 +80,15 @@ class Inputs:
             names["text"] = f"{self.text.name}, {len(self.text):,} words"
         return names
 
+    @property
+    def checksums(self) -> dict[str, str]:
+        """Checksums of the data, by kind."""
+        found = {} if self.images is None else {"images": ", ".join(map(digest, self.images))}
+        if self.text is not None:
+            words = "\n".join(self.text.vocabulary.words).encode()
+            found["text"] = f"{zlib.crc32(self.text.ids.contiguous().numpy().data, zlib.crc32(words)):08x}"
+        return found
+
 
 def reach(
     theories: str | Theory | Iterable[str | Theory] | None = None,
@@ -116,11 +129,15 @@ def reach(
     chosen = _chosen(theories, until)
     seeds = seed_numbers("seeds", seeds)
     inputs = Inputs.read(images, text)
-    store = None if folder is None else Store(Path(folder), inputs.names)
+    store = None if folder is None else Store(Path(folder), inputs.names, inputs.checksums)
     done: dict[Key, list[Measurement]] = {} if store is None else store.read()
     stored = _stored_networks(models, inputs)
     cells = [(theory, rung, seed) for seed in seeds for theory, rungs in chosen for rung in rungs if not rung.needs or inputs.of(rung)]
     missing = [cell for cell in cells if key_of(cell) not in done]
+    older = 0 if store is None else sum(key_of(cell) in store.older for cell in cells)
+    if older:
+        line = "%d of %d stored cells in %s were measured by other sources of this library; --overwrite measures all again"
+        LOGGER.warning(line, older, len(cells) - len(missing), folder)
     with (
         torch.random.fork_rng(devices=[]),
         parallel.workers(workers),
@@ -139,14 +156,17 @@ def reach(
                     if store is not None:
                         store.append(cell, rows)
                     parallel.progress(f"{cell[0].name}: {cell[1].name}, seed {cell[2]} ({count} of {len(cells)})")
-        except ConnectionError as error:
+        except (ConnectionError, KeyboardInterrupt) as error:
             kept = f"{count} of {len(cells)} cells are stored in {folder}, the same command goes on from them"
-            raise ConnectionError(f"{error}; {kept if store is not None else 'without a folder nothing is kept'}") from error
+            kept = kept if store is not None else "without a folder nothing is kept"
+            if isinstance(error, KeyboardInterrupt):
+                raise KeyboardInterrupt(kept) from error
+            raise ConnectionError(f"{error}; {kept}") from error
         for number, (theory, rungs) in enumerate(chosen if stored else ()):
             extra = _stored_rungs(theory, stored, inputs)
             chosen[number] = theory, (*rungs, *extra)
             done |= {(theory.name, rung.name, seed): [replace(row, seed=seed)] for rung, rows in extra.items() for seed, row in rows}
-        record = provenance(started=started)
+        record = provenance(started=started) | ({"cells_of_other_sources": older} if older else {})
     table = Table(row for theory, rungs in chosen for row in _rows(theory, rungs, seeds, done))
     settings = {
         "until": until,

@@ -8,6 +8,7 @@ numpy, and one call at a time, since torch's random state and number of threads 
 connects and again in each call, since workers may join later.
 """
 
+import asyncio
 import contextlib
 import functools
 import hashlib
@@ -25,6 +26,7 @@ import numpy as np
 import torch
 
 from .. import __version__
+from .errors import first_line
 
 T = TypeVar("T")
 SCHEMES = ("tcp", "tls", "ws", "wss", "ucx")  # URL schemes of dask schedulers
@@ -169,15 +171,16 @@ def connected(address: str) -> Iterator[Cluster]:
     if not re.fullmatch(r"\w+://[^\s/]+:\d+", address) or address.partition("://")[0] not in SCHEMES:
         raise ValueError(f"workers must be a number or an address such as tcp://host:8786, got {address!r}")
     try:
-        from distributed import Client
+        import distributed  # noqa: F401
     except ImportError as error:
         raise ValueError(f"workers={address!r} needs dask: pip install 'transformer-theory[distributed]', or pass a number") from error
     with _silenced():
         try:
-            client = Client(address, timeout=TIMEOUT, set_as_default=False)
+            client = _client(address)
         except OSError as error:
+            reason = f" ({error})" if isinstance(error, _Foreign) else ""
             raise ConnectionError(
-                f"no dask scheduler answers at {address} within {TIMEOUT:g} s; start one with `dask scheduler`"
+                f"no dask scheduler answers at {address} within {TIMEOUT:g} s{reason}; start one with `dask scheduler`"
             ) from error
         with client:
             try:
@@ -188,6 +191,28 @@ def connected(address: str) -> Iterator[Cluster]:
                 ) from error
             _check(client)
             yield Cluster(address, client)
+
+
+class _Foreign(OSError):
+    """Another service answers at the address, or the connection is not configured."""
+
+
+def _client(address: str) -> Any:
+    """Returns dask's client of a scheduler."""
+    from distributed import Client
+
+    class Checked(Client):
+        # dask waits without limit for the first answer. After an OSError it closes the client; after any other error its destructor would
+        # wait for ten seconds and print a traceback.
+        async def _ensure_connected(self, timeout: Any = None) -> None:
+            try:
+                await asyncio.wait_for(super()._ensure_connected(timeout=timeout), 2 * TIMEOUT)  # to connect, and to answer
+            except (OSError, ImportError):
+                raise
+            except Exception as error:
+                raise _Foreign(first_line(error)) from error
+
+    return Checked(address, timeout=TIMEOUT, set_as_default=False)
 
 
 @contextlib.contextmanager

@@ -32,17 +32,17 @@ class Journal:
         """
         if not self.path.exists() or not self.path.stat().st_size:
             return self.head, []
-        content = self.path.read_text(encoding="utf-8")
-        whole = content[: content.rfind("\n") + 1]
+        content = self.path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
         if whole != content:
             with replacing(self.path) as draft:
-                draft.write_text(whole, encoding="utf-8")
+                draft.write_bytes(whole)
         if not whole:
             return self.head, []
         head, *lines = (json.loads(line) for line in whole.splitlines())
         if not isinstance(head, dict):
             raise ValueError("the first line is no head")
-        return head, lines
+        return head, [line for line in lines if line != head]  # two commands that began at the same time have written two heads
 
     def append(self, line: Any) -> None:
         """Adds a line and waits until it is on the disk.

@@ -228,7 +228,7 @@ def _step(state: State, task: Task[Any], batches: Iterator[Any], schedule: Sched
         raise
     norm = _clip_gradient(model, optimiser, clip, fabric)
     # Transfer both numbers at once: on an accelerator each transfer waits for all kernels that were launched before it.
-    value, size = torch.stack([_gather(loss).double(), _gather(norm).double()]).tolist()
+    value, size = torch.stack([_mean(loss, fabric).double(), _gather(norm).double()]).tolist()
     if not (math.isfinite(value) and math.isfinite(size)):
         place = _locate(model, batch, gradient, random_state, fabric) or "when the step was repeated, every output and gradient was finite"
         numbers = f"the loss is {value:g}" + ("" if clip is None else f", the norm of its gradient {size:g}")
@@ -254,6 +254,12 @@ def _locate(model: nn.Module, batch: Any, gradient: Callable[[], Tensor], random
     # Inside Fabric's wrapper, modules have the names that the caller knows.
     bare = model if fabric is None else getattr(model, "module", model)
     return where_not_finite(bare, batch, gradient)
+
+
+def _mean(loss: Tensor, fabric: "Fabric | None") -> Tensor:
+    """Returns the loss of the whole batch, of which each process has a share; so all processes stop at the same NaN."""
+    loss = _gather(loss)
+    return loss if fabric is None or fabric.world_size == 1 else fabric.all_reduce(loss, reduce_op="mean")  # pyright: ignore
 
 
 def _gather(tensor: Tensor) -> Tensor:

@@ -1,19 +1,19 @@
 """Logs of a training for TensorBoard and spreadsheets, through the loggers of Lightning Fabric.
 
-Each interval is one record: the mean of each quantity over layers and heads, the median of its null, losses, learning rate and speed. The
-table of measurements remains the only source. A record is written before the checkpoint of its interval, so a log never lacks one. When a
-training is resumed, the CSV file is written anew from the table, and TensorBoard drops what lies after the checkpoint (``purge_step``). So
-a log holds each step once.
+Each interval is one record: the mean of each quantity over layers and heads, the median of the null of this mean, losses, learning rate
+and speed. The table of measurements remains the only source. A record is written before the checkpoint of its interval, so a log never
+lacks one. When a training is resumed, the CSV file is written anew from the table, and TensorBoard drops what lies after the checkpoint
+(``purge_step``). So a log holds each step once.
 """
 
 import contextlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ..core.measurement import Measurement
+from ..core.statistics import over_heads
 from .folder import CSV, TENSORBOARD
 
 if TYPE_CHECKING:
@@ -47,16 +47,18 @@ def present(folder: Path) -> list[str]:
 
 def record(rows: Sequence[Measurement]) -> dict[str, float]:
     """Returns the numbers of one interval by name, ``"theory/quantity"`` or ``"split/quantity"``."""
-    values: dict[str, list[float]] = {}
+    groups: dict[str, list[Measurement]] = {}
     for row in rows:
-        if row.value is None or row.setting:
-            continue
-        group = row.split if row.theory == "network" and row.layer is None else row.theory
-        name = f"{group or 'training'}/{row.quantity}"
-        values.setdefault(name, []).append(row.value)
-        if row.null is not None and row.null.draws:
-            values.setdefault(f"{name}, null", []).append(row.null.median)
-    return {name: fmean(numbers) for name, numbers in values.items()}
+        if row.value is not None and not row.setting:
+            group = row.split if row.theory == "network" and row.layer is None else row.theory
+            groups.setdefault(f"{group or 'training'}/{row.quantity}", []).append(row)
+    values: dict[str, float] = {}
+    for name, mean in ((name, over_heads(group)) for name, group in groups.items()):
+        assert mean.value is not None
+        values[name] = mean.value
+        if mean.null is not None and mean.null.draws:
+            values[f"{name}, null"] = mean.null.median
+    return values
 
 
 class Logs:
@@ -146,6 +148,9 @@ class Logs:
     def _writing(self) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
-            text = f"cannot write the log of {self.folder} ({error.strerror or error})"
+        except (OSError, ValueError) as error:
+            cause = error if isinstance(error, OSError) else error.__cause__  # Fabric turns an error of the disk into one of the value
+            if not isinstance(cause, OSError):
+                raise
+            text = f"cannot write the log of {self.folder} ({cause.strerror or cause})"
             raise OSError(f"{text}; free its disk, or choose another --out; --resume continues from the last checkpoint") from error

@@ -9,7 +9,7 @@ import contextlib
 import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -253,7 +253,8 @@ class _Run:
                     raise
                 raise ConnectionError(f"another process has ended; {self.store.last_state}, --resume continues from it") from error
             finally:
-                self.logs.close()
+                with contextlib.suppress(OSError):  # the error that ends the training has been raised
+                    self.logs.close()
                 if self.first and self.store.step is None:
                     remove(self.folder)
 
@@ -310,6 +311,8 @@ class _Run:
         if state.loss is None:
             if self.store.step is None:
                 self._interval(state)
+            else:  # resumed: the page shows what was measured before
+                self.callback(replace(self._moment(state, None), so_far=self.store.result))
             return
         self.loss_sum, self.count, self.step_seconds = self.loss_sum + state.loss, self.count + 1, self.step_seconds + state.step_seconds
         self.logs.step(state.step, state.loss)
@@ -324,10 +327,7 @@ class _Run:
 
     def _interval(self, state: State) -> None:
         """Measures the network and stores network, rows and checkpoint."""
-        loss = None
-        if self.count:
-            mean = torch.tensor(self.loss_sum / self.count, device=self.fabric.device)
-            loss = float(self.fabric.all_reduce(mean, reduce_op="mean"))  # pyright: ignore[reportArgumentType]
+        loss = self.loss_sum / self.count if self.count else None
         weights = self._gather_weights(state.step)
         moments = optimiser_state(self.raw, self.optimiser)
         measured = self._measure(self.validation, "validation", state.step)

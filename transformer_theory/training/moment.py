@@ -23,7 +23,8 @@ class Moment:
         speed: images per second since the previous interval, without measurements; None before the first step.
         loss: loss of the last step; at an interval the mean loss since the previous interval; None before the first step.
         measured: rows of the objective on the validation images, at an interval; otherwise None.
-        so_far: function that returns the result so far, with all rows and sample images, at an interval; otherwise None.
+        so_far: function that returns the result so far, with all rows and sample images, at an interval and when a training is resumed;
+            otherwise None.
     """
 
     step: int

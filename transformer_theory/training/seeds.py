@@ -28,6 +28,7 @@ from .folder import LAST, check_replaceable, check_unused, clear, make
 from .loop import train
 from .machine import available_threads
 from .moment import Moment
+from .processes import Hardware
 from .settings import Settings
 
 NAME = "train-seeds"  # name of the result
@@ -108,6 +109,8 @@ def train_seeds(
         options["weights"] = Path(os.path.abspath(options["weights"]))
     outcomes: list[Outcome] = []
     with parallel.workers(workers) as active, _meeting(folder) if cluster else contextlib.nullcontext() as meeting:
+        if active.cluster is not None:
+            options["hardware"] = _common_hardware(active.cluster.client, options.get("hardware") or Hardware())
         # A call that has lost its worker is repeated by another one, and then goes on from the checkpoint. The folders of new trainings
         # were found empty above.
         again = options | {"resume": True} if cluster and not options.get("extend") else options
@@ -127,7 +130,9 @@ def train_seeds(
                 outcomes.append(outcome)
                 progress(outcome)
         except ConnectionError as error:
-            raise ConnectionError(f"{error}; {folder} keeps the trainings up to their last checkpoints, --resume continues them") from error
+            kept = f"{folder} keeps the trainings up to their last checkpoints, --resume continues them"
+            stored = any((seed_folder(folder, seed) / LAST).exists() for seed in seeds)
+            raise ConnectionError(f"{error}; {kept if stored else 'no training had reached its first checkpoint'}") from error
     count = active.count
     completed = [outcome for outcome in outcomes if not outcome.failure]
     if not completed:
@@ -153,6 +158,20 @@ def _check_summary(folder: Path) -> None:
         name = "one that cannot be read"
     if name != NAME or (folder / LAST).exists():
         raise FileExistsError(f"{folder} holds another result; choose another --out")
+
+
+def _common_hardware(client: Any, wanted: Hardware) -> Hardware:
+    """Returns device and precision of the workers of a dask client, so that a worker that joins later trains on the same.
+
+    Raises:
+        ValueError: ``auto`` means different devices or precisions on two workers, or a worker lacks the device.
+    """
+    (first, found), *others = client.run(wanted.resolved).items()
+    for worker, other in others:
+        if other != found:
+            texts = f"{found.device} and {found.precision} on {first}, {other.device} and {other.precision} on {worker}"
+            raise ValueError(f"all workers must train on one device in one precision, got {texts}; pass --device and --precision")
+    return found
 
 
 @contextlib.contextmanager

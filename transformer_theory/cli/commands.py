@@ -115,7 +115,7 @@ def probe_model(options: argparse.Namespace) -> int:
             progress("writing the report")
             result.write_into(folder)
             report.write(Result.load(folder), folder)  # from the stored files, as the command `report` does
-    console().print(terminal.heads(result), highlight=False)
+    console().print(terminal.heads(result, brief=folder is not None), highlight=False)
     if options.out is not None:
         print(f"report: {options.out / 'report.html'}")
     return 0

@@ -20,6 +20,7 @@ from ..core.result import Result, provenance
 from ..core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, UNTRAINED, nulls_of, over_heads, place_of, spaced
 from ..core.theory import Theory
 from ..data import Images
+from ..metrics.class_token import TokenLayout
 from ..metrics.networks import AttentionMaps
 from ..models.own_model import OwnModel, checked, untrained_network
 from ..probes import NoAttention, probe
@@ -39,6 +40,7 @@ SMALL = 5_000_000  # parameters of a network up to which it is drawn anew 19 tim
 FEW_UNTRAINED = 3  # each costs as much as the model itself
 CAUSAL_RTOL = 1e-2  # largest relative change of earlier logits by the last id; half precision rounds to 4e-3
 PICTURED, MAP_NUMBERS = 4, 2**20  # sequences whose attention maps are stored, and the largest number of entries, 4 MiB
+BLOCKS = "of an image, a block of pixels stands for a token"
 NEEDS_CAUSAL = "the test needs a causal language model, which returns logits for every id"
 
 
@@ -75,6 +77,8 @@ def probe_model(
         ValueError: weights are not finite, inputs or labels do not fit (:func:`.checked`), the network raises on them, or it has neither
             attention nor a list of blocks.
     """
+    if not isinstance(model, nn.Module | OwnModel):
+        raise ValueError(f"model must be a torch.nn.Module, got {type(model).__name__}; build or load the network first")
     own = model if isinstance(model, OwnModel) else checked(model, inputs, labels, name=name or type(model).__name__)
     if own.inputs is None:
         raise ValueError(f"{own.name} must have inputs to be measured on, got none; pass a tensor [n, ...]")
@@ -85,7 +89,11 @@ def probe_model(
     causal = isinstance(data, Tensor) and not data.is_floating_point() and is_causal(own.network, data[:1], outputs)
     vocabulary = max(int(data.max()) + 1, outputs.shape[-1]) if causal and outputs is not None and isinstance(data, Tensor) else 0
     limits = {"vocabulary": vocabulary, "length": int(data.shape[1])} if causal and isinstance(data, Tensor) else {}
-    settings = {"inputs": described or _described(data), "labels": 0 if classes is None else len(classes.unique())}
+    given = count(own.inputs)
+    words = described or f"{'' if count(data) == given else f'{count(data):,} of '}{_described(own.inputs)}"
+    settings = {"inputs": words, "labels": 0 if classes is None else len(classes.unique())}
+    if classes is not None and outputs is not None and outputs.ndim == 2 and int(classes.max()) < outputs.shape[1]:
+        settings["right"] = _right(own.network, data, classes)
     return measure(own, data, classes, limits=limits, theories=theories, seed=seed, settings=settings, pictured=images, progress=progress)
 
 
@@ -128,10 +136,11 @@ def measure(
             rows.append(Measurement("network", "network", "untrained networks", None, reason=reason, model=own.name))
     draws: dict[tuple, Null] = nulls_of(untrained, UNTRAINED)
     rows = [row if row.null is not None else replace(row, null=draws.get(place_of(row))) for row in rows]
+    rows = [*_without_zeros(rows)]
     rows += _beside_untrained(chosen, rows, untrained)
     for theory in chosen:
         rows += _responses(own, theory, data, limits, seed, progress)
-    maps = {} if isinstance(data, Mapping) else _maps(own, data, pictured)
+    maps, layout = ({}, {}) if isinstance(data, Mapping) else _maps(own, data, pictured)
     shape = {} if isinstance(data, Mapping) else {"shape": " × ".join(map(str, data.shape[1:]))}
     config = getattr(own.network, "config", None)
     parameter = next(own.network.parameters(), None)
@@ -141,6 +150,7 @@ def measure(
         "parameters": number,
         "sequences": count(data),
         **shape,
+        **layout,
         "causal": bool(limits),
         "precision": "" if parameter is None else str(parameter.dtype).removeprefix("torch."),
         "attention": str(getattr(config, "_attn_implementation", None) or ""),
@@ -151,6 +161,23 @@ def measure(
     }
     sources = tuple(dict.fromkeys(source for theory in chosen for source in theory.sources))
     return Result("probe", record, Table(rows), maps, sources=sources, provenance=provenance())
+
+
+def _without_zeros(rows: Sequence[Measurement]) -> Iterator[Measurement]:
+    """Yields the rows, and one with the reason for a quantity that is 0 at every place, here and with random weights.
+
+    Such are changes since an earlier measurement of the same network.
+    """
+    groups: dict[tuple[str, str, str], list[Measurement]] = {}
+    for row in rows:
+        groups.setdefault((row.theory, row.quantity, row.setting), []).append(row)
+    for group in groups.values():
+        nulls = [row.null.draws if row.null is not None and row.null.kind == UNTRAINED else () for row in group]
+        if all(row.value == 0 and draws and not any(draws) for row, draws in zip(group, nulls)):
+            reason = "0 at every place, and also with random weights: one measurement of one network does not change it"
+            yield replace(group[0], value=None, null=None, layer=None, head=None, reason=reason)
+        else:
+            yield from group
 
 
 def _beside_untrained(
@@ -314,7 +341,8 @@ def _responses(
             sizes = {"length": data.shape[1]} if data.ndim == 3 else {}
             everything = {"sequences": RESPONSE_SEQUENCES, **sizes, **limits}
             try:
-                yield from responses(own.network, alone, data, limits=everything, generator=generator, name=own.name)
+                rows = responses(own.network, alone, data, limits=everything, generator=generator, name=own.name)
+                yield from (replace(row, note=row.note or BLOCKS) for row in rows) if data.ndim > 3 else rows
             except Exception as error:  # the test needs longer sequences, more ids, or inputs that the network refuses
                 first = first_line(error)
                 reason = first if isinstance(error, ValueError) else f"the network raised {type(error).__name__}: {first}"
@@ -322,22 +350,36 @@ def _responses(
             yield Measurement(theory.name, "in network", test.name, None, reason=reason, model=own.name)
 
 
-def _maps(own: OwnModel, data: Tensor, images: Images | None) -> dict[str, np.ndarray]:
-    """Returns attention maps ``[1, layers, heads, n, queries, keys]`` of the first sequences, and their images in [0, 1]."""
-    recorder = AttentionMaps(keep=PICTURED)
+def _maps(own: OwnModel, data: Tensor, images: Images | None) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+    """Returns attention maps ``[1, layers, heads, n, queries, keys]`` of the first sequences with their images in [0, 1], and the numbers
+    of tokens and of class and register tokens in the first block."""
+    recorder, layout = AttentionMaps(keep=PICTURED), TokenLayout()
     try:
-        with evaluation(own.network), torch.random.fork_rng(), probe(own.network, [recorder]):
-            forward(own.network, data[:PICTURED])
+        with evaluation(own.network), torch.random.fork_rng(), probe(own.network, [recorder, layout]):
+            forward(own.network, next(_batches(data))[1])
     except NoAttention:
-        return {}
+        return {}, {}
+    numbers = {"tokens": layout.tokens, "leading": layout.leading or 0} if layout.tokens else {}
     maps = [recorder.sums[where].float().cpu().numpy().swapaxes(0, 1) for where in sorted(recorder.sums)]
     if not maps or len({array.shape for array in maps}) != 1:
-        return {}
+        return {}, numbers
     stacked = np.stack(maps).astype(np.float32)
     stacked = stacked[:, :, : MAP_NUMBERS * stacked.shape[2] // stacked.size]
     if not stacked.size:
-        return {}
+        return {}, numbers
     arrays = {f"network/{own.name}/attention": stacked[None], f"network/{own.name}/steps": np.zeros(1, dtype=int)}
     if images is not None:
         arrays["network/images"] = images.pixels[:PICTURED].double().numpy() / 255
-    return arrays
+    elif data.ndim == 4 and data.shape[1] in (1, 3):  # each image fills [0, 1], since its normalisation is not known
+        pixels = data[:PICTURED].double()
+        low, high = (bound.view(-1, 1, 1, 1) for bound in (pixels.flatten(1).amin(1), pixels.flatten(1).amax(1)))
+        arrays["network/images"] = ((pixels - low) / (high - low).clamp(min=1e-12)).cpu().numpy()
+    return arrays, numbers
+
+
+def _right(network: nn.Module, data: Inputs, labels: Tensor) -> float:
+    """Returns the share of sequences whose largest output is their label."""
+    with evaluation(network), torch.random.fork_rng():
+        found = [logits_of(_run(network, batch)) for _, batch in _batches(data)]
+    largest = torch.cat([each.argmax(1).cpu() for each in found if each is not None])
+    return float((largest == labels.cpu()).double().mean())

@@ -200,4 +200,5 @@ IN_NETWORKS = InNetworks(
         Response("own context", partial(own_context, sequences=SEQUENCES), score, null_kind=OTHER_CONTEXTS, reads="ids"),
         Response("repeated block", repeated_context, score, null_kind=OTHER_CONTEXTS, reads="ids"),
     ),
+    meaning="squared cosine of a head's outputs to their first order in the scores; 1: attention acts like the update of a linear layer",
 )

@@ -188,4 +188,10 @@ RESPONSES = (
     Response("weights", few, lambda: (CopyingScore(),), reads="ids"),
     Response("continued blocks", continued, lambda: (SecondBlockLoss(),), null_kind="another first block", reads="ids"),
 )
-IN_NETWORKS = InNetworks(metrics=lambda: (PositionalShare(),), headline=POSITIONAL, side=None, responses=RESPONSES)
+IN_NETWORKS = InNetworks(
+    metrics=lambda: (PositionalShare(),),
+    headline=POSITIONAL,
+    side=None,
+    responses=RESPONSES,
+    meaning="share of the variance of the scores that all sequences have in common; 1: attention depends on positions only",
+)

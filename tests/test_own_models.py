@@ -14,11 +14,11 @@ from torch import Tensor
 
 from tests.pages import blocks
 from tests.problems import timm_vit
-from transformer_theory import report
 from transformer_theory.cli import main
 from transformer_theory.compare import own_models
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import UNTRAINED
+from transformer_theory.report.own_model import head
 
 FOLDER = "docs/own_models"
 HEADS, LAYERS = 4, 2  # of all networks on the pages
@@ -120,7 +120,7 @@ def vit(names: dict[str, Any]) -> None:
     assert result.settings["right"] == pytest.approx(float(right.double().mean()))
     pictures = torch.from_numpy(result.arrays["network/images"]).flatten(1)
     assert (pictures.amin(1).tolist(), pictures.amax(1).tolist()) == ([0.0] * 4, [1.0] * 4)
-    lead = report.own_model.head(result)["lead"]
+    lead = head(result)["lead"]
     assert "2 layers of 4 heads" in lead
     assert "48 images of shape [3, 16, 16]; its largest output is the label in" in lead
     some = own_models.probe_model(names["model"], images, theories=["joma"], max_samples=8)

@@ -356,7 +356,7 @@ def _maps(own: OwnModel, data: Tensor, images: Images | None) -> tuple[dict[str,
     recorder, layout = AttentionMaps(keep=PICTURED), TokenLayout()
     try:
         with evaluation(own.network), torch.random.fork_rng(), probe(own.network, [recorder, layout]):
-            forward(own.network, next(_batches(data))[1])
+            _run(own.network, next(_batches(data))[1])
     except NoAttention:
         return {}, {}
     numbers = {"tokens": layout.tokens, "leading": layout.leading or 0} if layout.tokens else {}

@@ -32,7 +32,7 @@ from .small_networks import metrics_of
 
 Inputs = Tensor | Mapping[str, Tensor]
 
-SEQUENCES, IMAGES = 8, 128  # sequences of ids, whose nulls cost most; images and tokens, whose classes need many samples
+SEQUENCES, IMAGES, FEW_IMAGES = 8, 128, 64  # sequences of ids, whose nulls cost most; images and tokens, fewer for a network above SMALL
 BATCH = 8  # sequences per forward pass: attention maps of a large model fill the memory soon
 BATCH_IMAGES = 32
 RESPONSE_SEQUENCES = 60  # of synthetic inputs: 20 sets of three where one set is the value
@@ -66,7 +66,7 @@ def probe_model(
         labels: class of each sequence, ``[n]``, for quantities of classes.
         name: name of the network. None: the name of its type.
         theories: theories or their names. None: all.
-        max_samples: largest number of sequences, evenly spaced. None: :data:`SEQUENCES` of ids, :data:`IMAGES` of other inputs.
+        max_samples: largest number of sequences, evenly spaced. None: :func:`default_samples`.
         seed: seed of synthetic inputs and untrained networks.
         described: the inputs in words. Empty: their number and shape.
         images: the images before normalisation, for the pictures of attention.
@@ -82,7 +82,7 @@ def probe_model(
     own = model if isinstance(model, OwnModel) else checked(model, inputs, labels, name=name or type(model).__name__)
     if own.inputs is None:
         raise ValueError(f"{own.name} must have inputs to be measured on, got none; pass a tensor [n, ...]")
-    limit = max_samples or (SEQUENCES if _are_ids(own.inputs) else IMAGES)
+    limit = max_samples or default_samples(own.network, ids=_are_ids(own.inputs))
     data, classes = _chosen(own.inputs, limit), None if own.labels is None else own.labels[spaced(len(own.labels), limit)]
     check_weights(own.network, own.name)
     outputs = _first_pass(own, data)
@@ -122,15 +122,16 @@ def measure(
     """
     chosen = [theory for theory in choose(theories) if theory.in_networks]
     number = sum(parameter.numel() for parameter in own.network.parameters())
-    progress(f"metrics of {len(chosen)} theories on {count(data)} sequences")
-    rows = passive(own.network, chosen, data, labels, own.name, draws=HEADLINE_DRAWS)
+    title = f"metrics of {len(chosen)} theories"
+    rows = passive(own.network, chosen, data, labels, own.name, draws=HEADLINE_DRAWS, progress=lambda done: progress(f"{title}, {done}"))
     untrained: list[list[Measurement]] = []
     if any(row.null is None and row.value is not None for row in rows):
         networks = RANGE_DRAWS if number <= SMALL else FEW_UNTRAINED
         try:
             for index in range(networks):
                 progress(f"untrained network {index + 1} of {networks}")
-                untrained.append(passive(untrained_network(own.network, seed + index), chosen, data, labels, own.name, draws=0))
+                drawn = untrained_network(own.network, seed + index)
+                untrained.append(passive(drawn, chosen, data, labels, own.name, draws=0, progress=lambda done: None))
         except ValueError as error:
             reason = f"{str(error).rstrip('.')}: quantities without a null of their own stand alone"
             rows.append(Measurement("network", "network", "untrained networks", None, reason=reason, model=own.name))
@@ -199,7 +200,14 @@ def _beside_untrained(
 
 
 def passive(
-    network: nn.Module, theories: Sequence[Theory], data: Inputs, labels: Tensor | None, name: str, *, draws: int
+    network: nn.Module,
+    theories: Sequence[Theory],
+    data: Inputs,
+    labels: Tensor | None,
+    name: str,
+    *,
+    draws: int,
+    progress: Callable[[str], None],
 ) -> list[Measurement]:
     """Measures the metrics of the theories and the general ones in forward passes on inputs, tensors ``[n, ...]``.
 
@@ -212,6 +220,7 @@ def passive(
         try:
             with evaluation(network), torch.random.fork_rng(), probe(network, attempt, name=name, draws=draws) as p, p.together():
                 for start, batch in _batches(data):
+                    progress(f"sequence {start + 1} of {number}")
                     p.labels = None if labels is None else labels[start : start + count(batch)]
                     _run(network, batch)
         except NoAttention as error:
@@ -239,6 +248,12 @@ def _named(silent: Iterable[Measurement], rows: Sequence[Measurement], theories:
             measured.add(headline)
             name = headline[1]
         yield replace(row, theory=theory.name, kind="in network", quantity=name)
+
+
+def default_samples(network: nn.Module, *, ids: bool) -> int:
+    """Returns the largest number of inputs on which a network is measured if the user names none."""
+    small = sum(parameter.numel() for parameter in network.parameters()) <= SMALL
+    return SEQUENCES if ids else IMAGES if small else FEW_IMAGES
 
 
 def count(data: Inputs) -> int:

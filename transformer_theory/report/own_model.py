@@ -33,6 +33,7 @@ from .own_quantities import (
 )
 from .table_model import Block, Column, Line, Note, Plain, Strong
 
+NOTHING = "No headline of a theory lies beyond both its chance level and networks with random weights."
 MAX_SENTENCES = 6
 MAX_STANDING_OUT = 12  # quantities in the table of places that stand out
 TOP = 3  # places that are named for each quantity
@@ -62,6 +63,7 @@ def section(result: Result, theories: Sequence[Theory]) -> dict[str, Any]:
     return {
         "glance": glance(result, found),
         "statements": statements(chosen, found, titles),
+        "nothing": NOTHING,
         "rest": rest(chosen, found, titles),
         "headlines": _headline_table(chosen, titles),
         "outcomes": {name: meaning for name, meaning in OUTCOMES.items() if any(each.outcome == name for each in chosen)},
@@ -134,7 +136,7 @@ def _tokens(settings: Mapping[str, Any]) -> str:
         return f"{text}; features are their mean"
     rest = f"; the other {tokens - leading} are those{grid}" if grid else ""
     if leading == 1:
-        return f"{text}; the first is the same in all, a class token, at which features are read{rest}"
+        return f"{text}; the first is the same in all and taken for a class token, at which features are read{rest}"
     return f"{text}; the first {leading} are the same in all, class and register tokens{rest}; features are the mean of all tokens"
 
 
@@ -145,10 +147,10 @@ def statements(chosen: Sequence[Quantity], found: Sequence[Quantity], titles: Ma
     """Returns at most :data:`MAX_SENTENCES` triples (title of a theory, what stands out, what the quantity is).
 
     Headlines that leave their null come first, then other quantities of :func:`standing_out`, one per theory. A headline that networks with
-    random weights give as well does not stand out.
+    random weights give as well does not stand out, nor do the other quantities of its theory.
     """
     leaving = sorted((each for each in chosen if each.outcome in LEAVING and not each.as_untrained), key=_strength)
-    named = {each.theory for each in leaving}
+    named = {each.theory for each in chosen if each.outcome in LEAVING}
     others = []
     for each in standing_out(found):
         if each.theory not in named and not each.as_untrained:

@@ -232,13 +232,15 @@ def heads(result: Result, *, top: int = 3, brief: bool = False) -> "Group":
     from rich.padding import Padding
     from rich.text import Text
 
-    from .own_model import rest, statements
+    from .own_model import NOTHING, rest, statements
 
     theories = aggregate(result).theories
     found, titles = quantities(result, theories), {theory.name: theory.title for theory in theories}
     chosen = headlines(found, theories)
     parts: list[RenderableType] = [Text(plain(subject(result)), style="bold")]
-    for title, text, meaning in statements(chosen, found, titles):
+    said = statements(chosen, found, titles)
+    parts += [] if said else [Padding(Text(NOTHING), (1, 0, 0, 2))]
+    for title, text, meaning in said:
         sentence = Text(f"{plain(title)}: ", style="bold").append(f"{plain(text)}.", style="not bold")
         parts.append(Padding(sentence.append(f" {meaning[:1].upper()}{meaning[1:]}." if meaning else "", style="dim"), (1, 0, 0, 2)))
     others = Text()

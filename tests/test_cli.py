@@ -154,7 +154,7 @@ def test_compare_refuses_what_exists_before_any_work(written, tmp_path, capsys):
     assert main(arguments) == 0
     assert main(arguments) == 2
     assert len(written) == 1
-    assert "exists already; choose another --out, or pass --overwrite" in capsys.readouterr().err
+    assert capsys.readouterr().err.endswith("exists already; choose another --out, or pass --overwrite to replace it\n")
     assert main([*arguments, "--overwrite"]) == 0
     assert len(written) == 2
     assert names(tmp_path) == ["run"]

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import transformer_theory as tt
+from transformer_theory.compare import own_models
 
 DOCS = Path(__file__).parents[1] / "docs"
 SOURCES = sorted((DOCS / "notebooks").glob("*.py"))
@@ -46,6 +47,8 @@ def test_a_notebook_runs(source: Path, tmp_path: Path, monkeypatch: pytest.Monke
     """All cells one after another in an empty folder, with few training steps and rungs; the last expression of a cell shows itself."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tt, "compare", with_fixed(tt.compare, networks=[], seeds=1))
+    monkeypatch.setattr(tt, "probe_model", with_fixed(tt.probe_model, theories=["scan_snap", "vision"]))
+    monkeypatch.setattr(own_models, "RANGE_DRAWS", 2)
     monkeypatch.setattr(tt, "reach", with_fixed(tt.reach, seeds=1, until="own setting"))
     names: dict = {}
     with torch.random.fork_rng():
@@ -53,9 +56,14 @@ def test_a_notebook_runs(source: Path, tmp_path: Path, monkeypatch: pytest.Monke
             if cell["cell_type"] == "code":
                 code = "".join(cell["source"]).replace("range(201)", "range(26)").replace("torch.set_num_threads(1)", "")
                 exec(compile(code, source.name, "exec"), names)
-    assert sorted(path.suffix for path in tmp_path.rglob("*") if path.is_file() and path.suffix in (".pdf", ".html")) == [".html", ".pdf"]
+    assert sorted(path.suffix for path in tmp_path.rglob("*") if path.is_file() and path.suffix in (".pdf", ".html")) == [
+        ".html",
+        ".html",
+        ".pdf",
+    ]
     assert set(names["probed"].table.column("step")) == {0, 25}
-    for name in ("result", "probed", "reached"):
+    assert names["mine"].settings["inputs"] == "128 of 256 images of shape [1, 8, 8]"
+    for name in ("result", "mine", "probed", "reached"):
         assert names[name].plot()._repr_svg_().startswith("<svg")
 
 

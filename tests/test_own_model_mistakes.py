@@ -154,6 +154,8 @@ def test_the_trap_works(tmp_path: Path):
 def test_inputs_must_be_given_and_arrays_of_numpy_are_inputs(unchecked):
     with pytest.raises(ValueError, match="must have inputs to be measured on"):
         probe_model(Net(8, 1), name="net")
+    with pytest.raises(ValueError, match=r"model must be a torch.nn.Module, got int; build or load the network first"):
+        probe_model(3, np.zeros((6, 4, 8)))  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"^labels must be one integer for each of the 6 sequences, got float64"):
         probe_model(Net(8, 1), np.zeros((6, 4, 8)), np.zeros(6))
     result = probe_model(Net(8, 1), np.random.default_rng(0).normal(size=(6, 4, 8)), np.arange(6) % 2, theories=["scan_snap"])

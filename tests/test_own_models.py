@@ -18,6 +18,7 @@ from transformer_theory.cli import main
 from transformer_theory.compare import own_models
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import UNTRAINED
+from transformer_theory.report.own_model import head
 
 FOLDER = "docs/own_models"
 HEADS, LAYERS = 4, 2  # of all networks on the pages
@@ -111,6 +112,20 @@ def vit(names: dict[str, Any]) -> None:
     with_chance(names["result"], "mass on the 4-neighbour patches")
     assert names["result"].arrays["network/small ViT/attention"].shape[-2:] == (17, 17)  # 16 patches and the class token
     assert reason(names["result"], "repeated block") == own_models.NEEDS_CAUSAL
+    result, images = names["result"], names["images"]
+    assert "order cannot be changed" in reason(result, "permuted tokens")  # the second axis of images is not that of tokens
+    assert (result.settings["tokens"], result.settings["leading"]) == (17, 1)
+    with torch.no_grad():
+        right = names["model"].eval()(images).logits.argmax(1) == names["labels"]
+    assert result.settings["right"] == pytest.approx(float(right.double().mean()))
+    pictures = torch.from_numpy(result.arrays["network/images"]).flatten(1)
+    assert (pictures.amin(1).tolist(), pictures.amax(1).tolist()) == ([0.0] * 4, [1.0] * 4)
+    lead = head(result)["lead"]
+    assert "2 layers of 4 heads" in lead
+    assert "48 images of shape [3, 16, 16]; its largest output is the label in" in lead
+    some = own_models.probe_model(names["model"], images, theories=["joma"], max_samples=8)
+    assert some.settings["inputs"] == "8 of 48 images of shape [3, 16, 16]"
+    assert "one measurement" in reason(some, "rebound of attention's entropy")
 
 
 def gpt2(names: dict[str, Any]) -> None:
@@ -186,7 +201,9 @@ def timm(names: dict[str, Any]) -> None:
     with_chance(names["result"], "mass on the 4-neighbour patches")
     quiet = functools.partial(own_models.probe_model, inputs=names["images"], theories=["attention_svm", "vision"])
     sizes = names["sizes"]
-    assert GRID in reason(quiet(timm_vit.VisionTransformer(**sizes, reg_tokens=4)), "mass on the 4-neighbour patches")
+    registers = quiet(timm_vit.VisionTransformer(**sizes, reg_tokens=4))
+    with_chance(registers, "mass on the 4-neighbour patches")
+    assert (registers.settings["tokens"], registers.settings["leading"]) == (21, 5)
     assert "projections that give its scores" in reason(quiet(timm_vit.VisionTransformer(**sizes, qk_norm=True)), NEEDS_W)
     with_chance(quiet(timm_vit.VisionTransformer(**sizes, global_pool="avg", class_token=False, init_values=0.1)), NEEDS_W)
 

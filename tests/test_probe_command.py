@@ -51,8 +51,8 @@ def test_the_command_prints_a_summary_and_stores_the_rows(folder, tmp_path, caps
     argv = ["probe", str(folder), "--text", str(tmp_path / "ids.npy"), "--length", "12", "--sequences", "5"]
     assert main([*argv, "--theories", "turing,universal", "--out", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
-    assert "small: 5 sequences of 12 ids of ids.npy" in printed
-    assert "close calls of attention in bfloat16" in printed
+    assert "small (2 layers of 2 heads) on 5 sequences of 12 ids of ids.npy" in printed
+    assert "Universal approximation by contextual mappings" in printed
     assert "by chance up to one place in twenty" in printed
     result = Result.load(tmp_path / "out")
     assert result.settings["vocabulary"] == VOCABULARY

@@ -6,6 +6,7 @@
     result.plot()                                              # one figure; tt.figures(result) has all of them
     result.report("runs/digits")                               # the page with everything, which a notebook shows
     result.to_pandas()                                         # the numbers
+    tt.probe_model(network, inputs, labels).report()           # every theory in a network of your own
     print(tt.verify("attention_svm/global-direction"))         # one claim, with a control that must fail
     tt.reach("crate", seeds=2, until="full block")             # how far a theory extends when its assumptions are relaxed
     print(tt.cite("crate"))                                    # BibTeX
@@ -26,10 +27,11 @@ present_with(lambda: import_module(".report.notebook", __name__))  # pyright: ig
 
 if TYPE_CHECKING:
     from . import data, metrics, models
+    from .compare.own_models import probe_model
     from .compare.reach import reach
     from .core.claims import Claim, Evidence, Verification
     from .core.errors import Infeasible, NotConverged
-    from .core.experiment import Experiment, RandomExperiment
+    from .core.experiment import Experiment
     from .core.measurement import Measurement, Null
     from .core.result import Result
     from .core.sources import Source
@@ -40,10 +42,11 @@ if TYPE_CHECKING:
     from .theories import attention_svm, cite, crate, joma, list_theories, rate_reduction, scan_snap, verify
 
 _FROM = {
+    "compare.own_models": ("probe_model",),
     "compare.reach": ("reach",),
     "core.claims": ("Claim", "Evidence", "Verification"),
     "core.errors": ("Infeasible", "NotConverged"),
-    "core.experiment": ("Experiment", "RandomExperiment"),
+    "core.experiment": ("Experiment",),
     "core.measurement": ("Measurement", "Null"),
     "core.result": ("Result",),
     "core.sources": ("Source",),
@@ -66,7 +69,6 @@ __all__ = [
     "Measurement",
     "NotConverged",
     "Null",
-    "RandomExperiment",
     "Result",
     "Source",
     "Theory",
@@ -84,6 +86,7 @@ __all__ = [
     "metrics",
     "models",
     "probe",
+    "probe_model",
     "rate_reduction",
     "reach",
     "respond",

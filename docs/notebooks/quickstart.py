@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Quickstart notebook: your tokens, your network, a figure for your paper
 #
-# From numpy arrays to a figure and a table with references. Nothing is downloaded, and the whole notebook takes less than two minutes on two
+# From numpy arrays to a figure and a table with references. Nothing is downloaded, and the whole notebook takes about two minutes on two
 # cores. It needs `pip install "transformer-theory[notebook]"` ([where to get it](../start.md#install)). Put your own tokens and your own
 # network where the comments say so.
 
@@ -110,10 +110,8 @@ class MyViT(nn.Module):
 
 
 # %% [markdown]
-# ## 4. What do theories see in your network?
-#
-# A probe measures a module while it runs, and changes nothing in it. Two lines in your training loop are enough: `with probe` around a forward
-# pass on validation images, and their labels. Each theory has metrics of its own.
+# Train it as you always do, or load its weights. The probe in the loop is optional: it measures the network while it runs, and changes nothing
+# in it. Two lines are enough, `with probe` around a forward pass on validation images, and their labels.
 
 # %%
 names = "attention_svm rate_reduction crate vision collapse particles".split()
@@ -142,19 +140,31 @@ for step in range(201):
     optimiser.step()
 
 print(f"validation accuracy at step {step}: {right.float().mean():.1%}")
+
+# %% [markdown]
+# ## 4. What do theories see in your network?
+#
+# `probe_model` measures the network with every theory, and 19 networks of the same kind with random weights beside it. Labels are optional.
+
+# %%
+mine = tt.probe_model(
+    model, pixels[validation], labels[validation], name="my ViT"
+)
+mine.plot()
+
+# %% [markdown]
+# A panel has the headline of one theory by layer. Compare the line with the grey band: inside it, the mean is what its null gives as well. Large
+# dots are heads or layers beyond their own null. The page says it in sentences, names the heads that stand out, and lists apart what networks
+# with random weights give as well:
+
+# %%
+mine.report("runs/my-vit", overwrite=True)
+
+# %% [markdown]
+# The probe in the training loop has the same quantities over the training steps. A dot marks the step at which a curve leaves its null for good.
+
+# %%
 probed = probe.result()
-probed
-
-# %% [markdown]
-# The headline of each theory in every layer and head, beside its null:
-
-# %%
-probed.plot()
-
-# %% [markdown]
-# The same over the training steps. A dot marks the step at which a curve leaves its null for good.
-
-# %%
 probed.plot("timeline")
 
 # %% [markdown]
@@ -174,11 +184,11 @@ reached.plot()
 # %% [markdown]
 # ## 6. For your paper
 #
-# A figure as a file, the table in LaTeX with a `\cite` in each column, and the references. They depend on the stored result alone, so they can
-# be made again without measuring anything.
+# A figure as a file; beside each page, the table in LaTeX with its `\cite` commands, and the references. They depend on the stored result
+# alone, so they can be made again without measuring anything.
 
 # %%
-probed.plot().savefig("my-vit.pdf")
+mine.plot().savefig("runs/my-vit.pdf")
 page = result.report("runs/my-digits", overwrite=True)
 print(page.path.with_name("table.tex").read_text())
 
@@ -186,12 +196,7 @@ print(page.path.with_name("table.tex").read_text())
 print(tt.cite("rate_reduction"))
 
 # %% [markdown]
-# The page has everything in one file: sentences, figures, tables, sources, and the settings that repeat it. A notebook shows it:
-
-# %%
-page
-
-# %% [markdown]
-# **Where to go from here.** [Which theory answers which question?](../which_theory.md) has a command for each. [Probes](../probes.md) lists the
-# networks that are measured correctly, and tests on synthetic inputs. [Training](../training.md) keeps seeds, untrained networks and settings
+# **Where to go from here.** [Which theory answers which question?](../which_theory.md) has a command for each. [Your own
+# model](../own_models/overview.md) has a snippet for each framework, and the command that writes the page. [Probes](../probes.md) lists the
+# networks that are measured correctly. [Training](../training.md) keeps seeds, untrained networks and settings
 # for you. [For survey writers](../for_survey_writers.md) explains the LaTeX output.

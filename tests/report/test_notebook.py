@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import transformer_theory as tt
+from transformer_theory import report
 from transformer_theory.core.measurement import Measurement, Null, Table
 from transformer_theory.core.result import FILES, Result
 from transformer_theory.report import notebook
@@ -165,6 +166,11 @@ def test_a_folder_with_something_else_is_kept(small):
         small.report("out")
     assert Result.load("out").table == other.table
     small.report("out", overwrite=True)
+    for call in (tt.figures, lambda one: report.write(one, "out")):
+        with pytest.raises(ValueError, match=r"expected a Result, got int; pass what compare, probe or train returned"):
+            call(3)
+    with pytest.raises(ValueError, match=r"Result.load\(folder\) reads a stored one"):
+        tt.figures("out")
     assert Result.load("out").table == small.table
     Path("notes").mkdir()
     Path("notes/mine.txt").write_text("mine", encoding="utf-8")

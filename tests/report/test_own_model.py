@@ -74,13 +74,28 @@ def test_the_mean_of_many_places_is_tested_against_the_null_of_the_mean():
     assert only.p == pytest.approx((1 + sum(draw >= 0.54 for draw in null.draws)) / 200)
 
 
-def test_what_untrained_networks_give_as_well_comes_last_and_is_said():
-    strong, weak = rows("scan_snap", 0.9), rows("crate", 0.8)
-    found = quantities(result(strong, weak, [untrained("scan_snap", 0.9, 0.85, 0.95), untrained("crate", 0.8, 0.4, 0.6)]), list_theories())
-    texts = statements(headlines(found, list_theories()), found, {})
-    assert [name for name, _ in texts] == ["crate", "scan_snap"]
+def test_what_untrained_networks_give_as_well_does_not_stand_out():
+    """In scan_snap they give as much, in vision more, in crate less, and in bottleneck less on the other side of the null."""
+    parts = [rows("scan_snap", 0.9), rows("vision", 0.7), rows("crate", 0.8), rows("bottleneck", 0.2)]
+    beside = [untrained("scan_snap", 0.9, 0.85, 0.95), untrained("vision", 0.7, 0.8, 0.9), untrained("crate", 0.8, 0.4, 0.6)]
+    one = result(*parts, [*beside, untrained("bottleneck", 0.2, 0.3, 0.4)])
+    found = quantities(one, list_theories())
+    chosen = headlines(found, list_theories())
+    texts = statements(chosen, found, {})
+    assert [name for name, *_ in texts] == ["crate", "bottleneck"]
     assert "networks with random weights do not (0.400 … 0.600)" in texts[0][1]
-    assert "networks with random weights give as much (0.850 … 0.950)" in texts[1][1]
+    assert dict(rest(chosen, found, {})) == {"beyond chance, but as with random weights": "scan_snap, vision"}
+    assert report.page(one).count("as with random weights") == 3  # on the first screen and in two lines of the table
+
+
+def test_every_headline_says_what_it_is_and_places_have_their_own_chance():
+    """The second head has the smaller value and is farther from its own null."""
+    parts = [rows("scan_snap", 0.9), rows("scan_snap", 0.8, centre=0.2, layer=1)]
+    found = quantities(result(*parts), list_theories())
+    ((_, text, meaning),) = statements(headlines(found, list_theories()), found, {})
+    assert "most of all layer 1, head 0 (0.800, chance 0.200)" in text
+    assert all(each.in_networks.meaning for each in list_theories() if each.in_networks is not None)
+    assert f"{meaning[0].upper()}{meaning[1:]}." in report.page(result(*parts))
 
 
 def test_the_first_screen_names_every_theory():

@@ -94,7 +94,7 @@ def _fail(argv: list[str], error: Exception, code: int, flags: Mapping[str, str]
     message = str(error)
     if isinstance(error, PermissionError) and error.filename:  # Python's own message begins with the errno
         message = f"cannot open {error.filename} (permission denied); change its permissions, or choose another path"
-    return _print_line(with_flags(message, flags), code)
+    return _print_line(with_flags(message.replace(" (overwrite=True)", ""), flags), code)  # the message names --overwrite before
 
 
 def _print_line(message: str, code: int) -> int:

@@ -115,7 +115,7 @@ def probe_model(options: argparse.Namespace) -> int:
             progress("writing the report")
             result.write_into(folder)
             report.write(Result.load(folder), folder)  # from the stored files, as the command `report` does
-    console().print(terminal.heads(result), highlight=False)
+    console().print(terminal.heads(result, brief=folder is not None), highlight=False)
     if options.out is not None:
         print(f"report: {options.out / 'report.html'}")
     return 0
@@ -129,7 +129,7 @@ def _probed(options: argparse.Namespace, theories: "Sequence[Theory]", progress:
     """
     from ..compare.language_models import LENGTH, probe_language_model
     from ..compare.own_images import with_images
-    from ..compare.own_models import IMAGES, SEQUENCES, probe_model
+    from ..compare.own_models import SEQUENCES, default_samples, probe_model
     from ..models.own_model import read_own_model
     from ..models.transformers_folder import language_model, read_ids
 
@@ -151,7 +151,8 @@ def _probed(options: argparse.Namespace, theories: "Sequence[Theory]", progress:
             raise ValueError(f"{own.name} takes images; name them with --data: digits, shapes, cifar10 or a folder of images")
         if others := [flag for flag in given if flag in ("--text", "--length")]:
             raise ValueError(f"{others[0]} applies to models of ids, got --data with images as well; leave one of them out")
-        own, images, described = with_images(own, options.data, size=options.size, max_samples=options.sequences or IMAGES)
+        samples = options.sequences or default_samples(own.network, ids=False)
+        own, images, described = with_images(own, options.data, size=options.size, max_samples=samples)
         return probe_model(own, theories=theories, max_samples=len(images), described=described, images=images, progress=progress)
     if options.size is not None:
         raise ValueError(f"--size applies to images, and {own.name} takes ids; leave it out")

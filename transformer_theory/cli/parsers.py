@@ -176,7 +176,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
         metavar="N",
         help="ids per sequence (default: 64, or the longest of the model); a .npy file [n, seq] has its own",
     )
-    text = "largest number of sequences (default: 8 of ids, 128 images or sequences of tokens)"
+    text = "largest number of sequences (default: 8 of ids, 128 images or sequences of tokens, 64 for more than 5 million weights)"
     subparser.add_argument("--sequences", type=_count, metavar="N", help=text)
     add_out(subparser, required=False)
 

@@ -20,6 +20,7 @@ from ..core.result import Result, provenance
 from ..core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, UNTRAINED, nulls_of, over_heads, place_of, spaced
 from ..core.theory import Theory
 from ..data import Images
+from ..metrics.class_token import TokenLayout
 from ..metrics.networks import AttentionMaps
 from ..models.own_model import OwnModel, checked, untrained_network
 from ..probes import NoAttention, probe
@@ -31,7 +32,7 @@ from .small_networks import metrics_of
 
 Inputs = Tensor | Mapping[str, Tensor]
 
-SEQUENCES, IMAGES = 8, 128  # sequences of ids, whose nulls cost most; images and tokens, whose classes need many samples
+SEQUENCES, IMAGES, FEW_IMAGES = 8, 128, 64  # sequences of ids, whose nulls cost most; images and tokens, fewer for a network above SMALL
 BATCH = 8  # sequences per forward pass: attention maps of a large model fill the memory soon
 BATCH_IMAGES = 32
 RESPONSE_SEQUENCES = 60  # of synthetic inputs: 20 sets of three where one set is the value
@@ -39,6 +40,7 @@ SMALL = 5_000_000  # parameters of a network up to which it is drawn anew 19 tim
 FEW_UNTRAINED = 3  # each costs as much as the model itself
 CAUSAL_RTOL = 1e-2  # largest relative change of earlier logits by the last id; half precision rounds to 4e-3
 PICTURED, MAP_NUMBERS = 4, 2**20  # sequences whose attention maps are stored, and the largest number of entries, 4 MiB
+BLOCKS = "of an image, a block of pixels stands for a token"
 NEEDS_CAUSAL = "the test needs a causal language model, which returns logits for every id"
 
 
@@ -64,7 +66,7 @@ def probe_model(
         labels: class of each sequence, ``[n]``, for quantities of classes.
         name: name of the network. None: the name of its type.
         theories: theories or their names. None: all.
-        max_samples: largest number of sequences, evenly spaced. None: :data:`SEQUENCES` of ids, :data:`IMAGES` of other inputs.
+        max_samples: largest number of sequences, evenly spaced. None: :func:`default_samples`.
         seed: seed of synthetic inputs and untrained networks.
         described: the inputs in words. Empty: their number and shape.
         images: the images before normalisation, for the pictures of attention.
@@ -75,17 +77,23 @@ def probe_model(
         ValueError: weights are not finite, inputs or labels do not fit (:func:`.checked`), the network raises on them, or it has neither
             attention nor a list of blocks.
     """
+    if not isinstance(model, nn.Module | OwnModel):
+        raise ValueError(f"model must be a torch.nn.Module, got {type(model).__name__}; build or load the network first")
     own = model if isinstance(model, OwnModel) else checked(model, inputs, labels, name=name or type(model).__name__)
     if own.inputs is None:
         raise ValueError(f"{own.name} must have inputs to be measured on, got none; pass a tensor [n, ...]")
-    limit = max_samples or (SEQUENCES if _are_ids(own.inputs) else IMAGES)
+    limit = max_samples or default_samples(own.network, ids=_are_ids(own.inputs))
     data, classes = _chosen(own.inputs, limit), None if own.labels is None else own.labels[spaced(len(own.labels), limit)]
     check_weights(own.network, own.name)
     outputs = _first_pass(own, data)
     causal = isinstance(data, Tensor) and not data.is_floating_point() and is_causal(own.network, data[:1], outputs)
     vocabulary = max(int(data.max()) + 1, outputs.shape[-1]) if causal and outputs is not None and isinstance(data, Tensor) else 0
     limits = {"vocabulary": vocabulary, "length": int(data.shape[1])} if causal and isinstance(data, Tensor) else {}
-    settings = {"inputs": described or _described(data), "labels": 0 if classes is None else len(classes.unique())}
+    given = count(own.inputs)
+    words = described or f"{'' if count(data) == given else f'{count(data):,} of '}{_described(own.inputs)}"
+    settings = {"inputs": words, "labels": 0 if classes is None else len(classes.unique())}
+    if classes is not None and outputs is not None and outputs.ndim == 2 and int(classes.max()) < outputs.shape[1]:
+        settings["right"] = _right(own.network, data, classes)
     return measure(own, data, classes, limits=limits, theories=theories, seed=seed, settings=settings, pictured=images, progress=progress)
 
 
@@ -114,24 +122,26 @@ def measure(
     """
     chosen = [theory for theory in choose(theories) if theory.in_networks]
     number = sum(parameter.numel() for parameter in own.network.parameters())
-    progress(f"metrics of {len(chosen)} theories on {count(data)} sequences")
-    rows = passive(own.network, chosen, data, labels, own.name, draws=HEADLINE_DRAWS)
+    title = f"metrics of {len(chosen)} theories"
+    rows = passive(own.network, chosen, data, labels, own.name, draws=HEADLINE_DRAWS, progress=lambda done: progress(f"{title}, {done}"))
     untrained: list[list[Measurement]] = []
     if any(row.null is None and row.value is not None for row in rows):
         networks = RANGE_DRAWS if number <= SMALL else FEW_UNTRAINED
         try:
             for index in range(networks):
                 progress(f"untrained network {index + 1} of {networks}")
-                untrained.append(passive(untrained_network(own.network, seed + index), chosen, data, labels, own.name, draws=0))
+                drawn = untrained_network(own.network, seed + index)
+                untrained.append(passive(drawn, chosen, data, labels, own.name, draws=0, progress=lambda done: None))
         except ValueError as error:
             reason = f"{str(error).rstrip('.')}: quantities without a null of their own stand alone"
             rows.append(Measurement("network", "network", "untrained networks", None, reason=reason, model=own.name))
     draws: dict[tuple, Null] = nulls_of(untrained, UNTRAINED)
     rows = [row if row.null is not None else replace(row, null=draws.get(place_of(row))) for row in rows]
+    rows = [*_without_zeros(rows)]
     rows += _beside_untrained(chosen, rows, untrained)
     for theory in chosen:
         rows += _responses(own, theory, data, limits, seed, progress)
-    maps = {} if isinstance(data, Mapping) else _maps(own, data, pictured)
+    maps, layout = ({}, {}) if isinstance(data, Mapping) else _maps(own, data, pictured)
     shape = {} if isinstance(data, Mapping) else {"shape": " × ".join(map(str, data.shape[1:]))}
     config = getattr(own.network, "config", None)
     parameter = next(own.network.parameters(), None)
@@ -141,6 +151,7 @@ def measure(
         "parameters": number,
         "sequences": count(data),
         **shape,
+        **layout,
         "causal": bool(limits),
         "precision": "" if parameter is None else str(parameter.dtype).removeprefix("torch."),
         "attention": str(getattr(config, "_attn_implementation", None) or ""),
@@ -151,6 +162,23 @@ def measure(
     }
     sources = tuple(dict.fromkeys(source for theory in chosen for source in theory.sources))
     return Result("probe", record, Table(rows), maps, sources=sources, provenance=provenance())
+
+
+def _without_zeros(rows: Sequence[Measurement]) -> Iterator[Measurement]:
+    """Yields the rows, and one with the reason for a quantity that is 0 at every place, here and with random weights.
+
+    Such are changes since an earlier measurement of the same network.
+    """
+    groups: dict[tuple[str, str, str], list[Measurement]] = {}
+    for row in rows:
+        groups.setdefault((row.theory, row.quantity, row.setting), []).append(row)
+    for group in groups.values():
+        nulls = [row.null.draws if row.null is not None and row.null.kind == UNTRAINED else () for row in group]
+        if all(row.value == 0 and draws and not any(draws) for row, draws in zip(group, nulls)):
+            reason = "0 at every place, and also with random weights: one measurement of one network does not change it"
+            yield replace(group[0], value=None, null=None, layer=None, head=None, reason=reason)
+        else:
+            yield from group
 
 
 def _beside_untrained(
@@ -172,7 +200,14 @@ def _beside_untrained(
 
 
 def passive(
-    network: nn.Module, theories: Sequence[Theory], data: Inputs, labels: Tensor | None, name: str, *, draws: int
+    network: nn.Module,
+    theories: Sequence[Theory],
+    data: Inputs,
+    labels: Tensor | None,
+    name: str,
+    *,
+    draws: int,
+    progress: Callable[[str], None],
 ) -> list[Measurement]:
     """Measures the metrics of the theories and the general ones in forward passes on inputs, tensors ``[n, ...]``.
 
@@ -185,6 +220,7 @@ def passive(
         try:
             with evaluation(network), torch.random.fork_rng(), probe(network, attempt, name=name, draws=draws) as p, p.together():
                 for start, batch in _batches(data):
+                    progress(f"sequence {start + 1} of {number}")
                     p.labels = None if labels is None else labels[start : start + count(batch)]
                     _run(network, batch)
         except NoAttention as error:
@@ -212,6 +248,12 @@ def _named(silent: Iterable[Measurement], rows: Sequence[Measurement], theories:
             measured.add(headline)
             name = headline[1]
         yield replace(row, theory=theory.name, kind="in network", quantity=name)
+
+
+def default_samples(network: nn.Module, *, ids: bool) -> int:
+    """Returns the largest number of inputs on which a network is measured if the user names none."""
+    small = sum(parameter.numel() for parameter in network.parameters()) <= SMALL
+    return SEQUENCES if ids else IMAGES if small else FEW_IMAGES
 
 
 def count(data: Inputs) -> int:
@@ -314,7 +356,8 @@ def _responses(
             sizes = {"length": data.shape[1]} if data.ndim == 3 else {}
             everything = {"sequences": RESPONSE_SEQUENCES, **sizes, **limits}
             try:
-                yield from responses(own.network, alone, data, limits=everything, generator=generator, name=own.name)
+                rows = responses(own.network, alone, data, limits=everything, generator=generator, name=own.name)
+                yield from (replace(row, note=row.note or BLOCKS) for row in rows) if data.ndim > 3 else rows
             except Exception as error:  # the test needs longer sequences, more ids, or inputs that the network refuses
                 first = first_line(error)
                 reason = first if isinstance(error, ValueError) else f"the network raised {type(error).__name__}: {first}"
@@ -322,22 +365,36 @@ def _responses(
             yield Measurement(theory.name, "in network", test.name, None, reason=reason, model=own.name)
 
 
-def _maps(own: OwnModel, data: Tensor, images: Images | None) -> dict[str, np.ndarray]:
-    """Returns attention maps ``[1, layers, heads, n, queries, keys]`` of the first sequences, and their images in [0, 1]."""
-    recorder = AttentionMaps(keep=PICTURED)
+def _maps(own: OwnModel, data: Tensor, images: Images | None) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+    """Returns attention maps ``[1, layers, heads, n, queries, keys]`` of the first sequences with their images in [0, 1], and the numbers
+    of tokens and of class and register tokens in the first block."""
+    recorder, layout = AttentionMaps(keep=PICTURED), TokenLayout()
     try:
-        with evaluation(own.network), torch.random.fork_rng(), probe(own.network, [recorder]):
-            forward(own.network, data[:PICTURED])
+        with evaluation(own.network), torch.random.fork_rng(), probe(own.network, [recorder, layout]):
+            _run(own.network, next(_batches(data))[1])
     except NoAttention:
-        return {}
+        return {}, {}
+    numbers = {"tokens": layout.tokens, "leading": layout.leading or 0} if layout.tokens else {}
     maps = [recorder.sums[where].float().cpu().numpy().swapaxes(0, 1) for where in sorted(recorder.sums)]
     if not maps or len({array.shape for array in maps}) != 1:
-        return {}
+        return {}, numbers
     stacked = np.stack(maps).astype(np.float32)
     stacked = stacked[:, :, : MAP_NUMBERS * stacked.shape[2] // stacked.size]
     if not stacked.size:
-        return {}
+        return {}, numbers
     arrays = {f"network/{own.name}/attention": stacked[None], f"network/{own.name}/steps": np.zeros(1, dtype=int)}
     if images is not None:
         arrays["network/images"] = images.pixels[:PICTURED].double().numpy() / 255
-    return arrays
+    elif data.ndim == 4 and data.shape[1] in (1, 3):  # each image fills [0, 1], since its normalisation is not known
+        pixels = data[:PICTURED].double()
+        low, high = (bound.view(-1, 1, 1, 1) for bound in (pixels.flatten(1).amin(1), pixels.flatten(1).amax(1)))
+        arrays["network/images"] = ((pixels - low) / (high - low).clamp(min=1e-12)).cpu().numpy()
+    return arrays, numbers
+
+
+def _right(network: nn.Module, data: Inputs, labels: Tensor) -> float:
+    """Returns the share of sequences whose largest output is their label."""
+    with evaluation(network), torch.random.fork_rng():
+        found = [logits_of(_run(network, batch)) for _, batch in _batches(data)]
+    largest = torch.cat([each.argmax(1).cpu() for each in found if each is not None])
+    return float((largest == labels.cpu()).double().mean())

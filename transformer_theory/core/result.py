@@ -122,7 +122,7 @@ class Result:
 
         Args:
             directory: new folder, or a folder that holds this very result, whose page is then written again. None: ``runs/`` and the name
-                of the data, with a number if that folder holds something else.
+                of the data or of the probed network, with a number if that folder holds something else.
             overwrite: whether to replace another stored result in the folder.
         Returns:
             The path of the page. At the end of a notebook's cell it shows the page.

@@ -91,12 +91,14 @@ class InNetworks:
         side: whether the theory expects a trained network above (">=") or below ("<=") the null; None if it predicts neither, and then
             the headline is shown beside its null without a test.
         responses: tests on synthetic inputs.
+        meaning: what the headline is, and which value means what, in a clause without a full stop.
     """
 
     metrics: Callable[[], tuple[Metric, ...]]
     headline: str
     side: Side | None = ">="
     responses: tuple[Response, ...] = ()
+    meaning: str = ""
 
 
 @dataclass(frozen=True)

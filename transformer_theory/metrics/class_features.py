@@ -1,7 +1,7 @@
 """Class separation of each block's features: coding rates and neural collapse, with permuted labels as the null distribution.
 
 The feature of a sequence is its class token after the block if the network has one, otherwise the mean of its tokens. A class token is
-detected in the input of the first block: the first token, and no other, is the same in every sequence.
+detected in the input of the first block (:mod:`.class_token`). With register tokens too, the feature is the mean.
 
 With few samples per class these metrics are far from zero even for random labels, so the null distribution has to be computed. If samples
 arrive sorted by class, a batch has one class, and permuting its labels changes nothing. Therefore samples of all batches are stored, and
@@ -127,7 +127,7 @@ class ClassFeatures(ClassTokenMetric):
         layers = sorted({int(name.partition(".")[0]) for name in state if name.partition(".")[2] == "keys"})
         self.samples = {layer: (state[f"{layer}.features"], state[f"{layer}.labels"], state[f"{layer}.keys"]) for layer in layers}
         self.generator.set_state(state["generator"])
-        super().load_state_dict({name: x for name, x in state.items() if name == "class_token"})
+        super().load_state_dict({name: x for name, x in state.items() if name == "leading"})
 
     @property
     def note(self) -> str:

@@ -14,7 +14,7 @@ from ..core.files import write_together
 from ..core.result import Result
 from ..core.theory import Theory
 from . import terminal
-from .aggregate import TRAIN, aggregate
+from .aggregate import TRAIN, aggregate, checked_result
 from .bibtex import bibtex
 from .formulas import mathml
 from .latex import latex
@@ -36,9 +36,10 @@ def write(result: Result, directory: str | Path, *, theories: Iterable[Theory] |
     Returns:
         The path of ``report.html``.
     Raises:
-        ValueError: the folder does not exist.
+        ValueError: this is no result, or the folder does not exist.
         OSError: one of the files cannot be written; the message names it.
     """
+    checked_result(result)
     folder = Path(directory)
     if not folder.is_dir():
         raise ValueError(f"directory must be an existing folder, got {folder}; create it first")

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ..core.claims import Claim, Verification
@@ -166,8 +167,23 @@ def theories_of(results: Iterable[Result], known: Iterable[Theory] | None = None
     ]
 
 
+def checked_result(result: object) -> None:
+    """Checks that this is a result.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if not isinstance(result, Result):
+        advice = (
+            "Result.load(folder) reads a stored one" if isinstance(result, str | Path) else "pass what compare, probe or train returned"
+        )
+        raise ValueError(f"expected a Result, got {type(result).__name__}; {advice}")
+
+
 def data_name(result: Result) -> str:
-    """Returns the name of the data of a comparison or a training run; for other results, the name of the result."""
+    """Returns the name of the data of a comparison or a training run, that of a probed network, or else the name of the result."""
+    if result.name == PROBE:
+        return str(result.settings.get("model") or result.name)
     return str(result.settings.get("data") or "data") if result.name in (COMPARE, TRAIN) else result.name
 
 

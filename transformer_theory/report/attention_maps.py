@@ -40,12 +40,13 @@ def attention_maps(result: Result, model: str, count: int) -> AttentionMaps | No
     steps = result.arrays.get(f"network/{model}/steps", np.arange(len(maps)))
     mean = maps[:, :, :, :count].mean(axis=2)  # over heads: [steps, layers, images, queries, keys]
     images, n, keys = result.arrays.get("network/images"), mean.shape[2], mean.shape[-1]
-    # The side of the grid in patches, without or with a class token before the patches.
-    side = image_grid(keys) or image_grid(keys - 1)
+    # The side of the grid in patches, without class and register tokens before the patches, or with them.
+    skip = int(result.settings.get("leading", 0 if image_grid(keys) else 1))
+    side = image_grid(keys - skip)
     if images is None or side is None or len(images) < n or images.shape[-1] % side or images.shape[-2] % side:
         return AttentionMaps(steps, mean, None)
-    # Without a class token: average over the queries. With one: row 0 is its query, column 0 its key.
-    received = mean.mean(axis=-2) if image_grid(keys) else mean[..., 0, 1:]
+    # With a class token, row 0 is its query and column 0 its key. Otherwise: average over the patches.
+    received = mean[..., 0, 1:] if skip == 1 else mean[..., skip:, skip:].mean(axis=-2)
     return AttentionMaps(steps, received.reshape(*received.shape[:-1], side, side), images[:n])  # maps: [steps, layers, n, side, side]
 
 

@@ -17,7 +17,7 @@ from .aggregate import COMPARE, NETWORK, ON_DATA, PROBE, TRAIN, Aggregate, data_
 from .curves import Curves, Series, curves, series
 from .findings import findings
 from .own_model_figures import by_layer
-from .own_quantities import headlines, is_of_one_network, quantities
+from .own_quantities import headlines, is_of_one_network, quantities, subject
 from .reached import reached
 from .timeline import on_timeline
 from .training import training_summary
@@ -220,7 +220,8 @@ def _of_one_network(result: Result, theories: Sequence[Theory]) -> Iterator[Pict
     shown = [each for each in headlines(quantities(result, theories), theories) if each.rows]
     titles = {theory.name: theory.title for theory in theories}
     model = next((row.model for row in result.table), "network")
-    yield Picture("layers", f"headlines by layer and head of {model}", None, lambda: by_layer(shown, titles))
+    what = subject(result)
+    yield Picture("layers", f"headline of each theory by layer and head of {what}", None, lambda: by_layer(shown, titles, what))
     yield Picture("attention", f"attention in {model}", None, lambda: network_figures.attention(result, model))
 
 

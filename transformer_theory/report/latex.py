@@ -14,6 +14,8 @@ from .findings import findings
 from .latex_findings import compact
 from .latex_reach import rungs
 from .latex_text import escape, prose, typewriter
+from .own_model import for_paper
+from .own_quantities import is_of_one_network
 from .reached import reached
 from .software import sentence
 from .table_model import Block, Cell, Code, Column, Note, Piece, Plain, Strong, StrongNote, Table, pieces
@@ -37,7 +39,8 @@ _LEFT, _RIGHT = r"\raggedright\arraybackslash", r"\raggedleft\arraybackslash"
 def latex(results: Result | Iterable[Result], *, theories: Iterable[Theory] | None = None) -> str:
     r"""Returns the table of all theories: the findings as a float as wide as the text.
 
-    Results without a comparison have no findings: their table is that of the rungs of a reach, or the summary of the results.
+    Results without a comparison have no findings: their table is that of the rungs of a reach, of the headlines in a probed network, or the
+    summary of the results.
 
     Args:
         results: one result or several; runs that differ only in their seed are averaged into one line.
@@ -53,6 +56,8 @@ def all_theories(combined: Aggregate) -> str:
     if found := findings(combined):
         return compact(found, combined, NEEDS)
     cells, software = reached(combined), sentence(combined.results)
+    if len(combined.results) == 1 and is_of_one_network(combined.results[0]):
+        return floats(for_paper(combined.results[0], combined.theories), software)
     return rungs(cells, software) if cells else floats(summary(combined), software)
 
 

@@ -19,7 +19,7 @@ from ..core.plotting import style, svg
 from ..core.result import Result, jsonable
 from ..core.theory import Theory
 from . import format, write
-from .aggregate import aggregate, data_name
+from .aggregate import aggregate, checked_result, data_name
 from .figures import MAX_NAME, Picture, of_all, of_result
 
 if TYPE_CHECKING:
@@ -85,7 +85,10 @@ def figures(result: Result, *, theories: Iterable[Theory] | None = None) -> Figu
     Args:
         result: result of ``compare``, ``reach``, ``train``, a probe or an experiment, new or loaded from a folder.
         theories: theories that draw the figures; the registry if None.
+    Raises:
+        ValueError: this is no result.
     """
+    checked_result(result)
     combined = aggregate([result], theories=None if theories is None else tuple(theories))
     drawings = [*of_all(combined), *of_result(result, combined.theories)]
     return Figures(replace(picture, name=picture.name or result.name) for picture in drawings)

@@ -1,6 +1,7 @@
 """The page about one network: what its heads and layers do beside the chance level of each theory's quantities."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..core.measurement import Measurement
@@ -9,13 +10,30 @@ from ..core.statistics import RANGE_DRAWS
 from ..core.theory import Theory
 from . import format, network_figures, table_model
 from .aggregate import NETWORK, Aggregate
+from .attention_maps import image_grid
 from .bibtex import works
 from .findings import p_text, plain_number, short
 from .html import inline, rendered
 from .own_model_figures import by_layer
-from .own_quantities import BEYOND, BEYOND_RANGE, LEAVING, OPPOSITE, ORDER, OUTCOMES, Quantity, headlines, quantities, standing_out
+from .own_quantities import (
+    AS_UNTRAINED,
+    BEYOND,
+    BEYOND_RANGE,
+    LEAVING,
+    OPPOSITE,
+    ORDER,
+    OUTCOMES,
+    Quantity,
+    headlines,
+    inputs_of,
+    quantities,
+    shape,
+    standing_out,
+    subject,
+)
 from .table_model import Block, Column, Line, Note, Plain, Strong
 
+NOTHING = "No headline of a theory lies beyond both its chance level and networks with random weights."
 MAX_SENTENCES = 6
 MAX_STANDING_OUT = 12  # quantities in the table of places that stand out
 TOP = 3  # places that are named for each quantity
@@ -45,12 +63,15 @@ def section(result: Result, theories: Sequence[Theory]) -> dict[str, Any]:
     return {
         "glance": glance(result, found),
         "statements": statements(chosen, found, titles),
+        "nothing": NOTHING,
         "rest": rest(chosen, found, titles),
         "headlines": _headline_table(chosen, titles),
         "outcomes": {name: meaning for name, meaning in OUTCOMES.items() if any(each.outcome == name for each in chosen)},
         "tests": sum(each.q is not None for each in chosen),
         "standing_out": _places_table(found, titles),
-        "figure_layers": inline(lambda: by_layer(shown, titles), "own-layers", "The headline of each theory in each layer and head"),
+        "figure_layers": inline(
+            lambda: by_layer(shown, titles, subject(result)), "own-layers", "The headline of each theory in each layer and head"
+        ),
         "attention": inline(lambda: network_figures.attention(result, model), "own-attention", "Attention maps"),
         "on_images": "network/images" in result.arrays,
         "theories": {theory.name: of_theory(found, theory) for theory in theories},
@@ -68,9 +89,11 @@ def head(result: Result) -> dict[str, Any]:
     kind, parameters = settings.get("class", ""), settings.get("parameters")
     described = [shape(result), f"{parameters:,} parameters" if isinstance(parameters, int) else ""]
     facts = ", ".join(filter(None, described))
-    inputs = settings.get("inputs") or format.several(int(settings.get("forward_passes") or 1), "forward pass").replace("passs", "passes")
+    inputs = inputs_of(result)
     name = f"{kind if kind and kind != model else 'The network'}"
-    lead = f"{name}{' has ' if facts else ''}{facts}. It was measured on {inputs}."
+    right = settings.get("right")
+    correct = f"; its largest output is the label in {right:.1%} of them".replace("%", "\u00a0%") if isinstance(right, float) else ""
+    lead = f"{name}{' has ' if facts else ''}{facts}. It was measured on {inputs}{correct}."
     below = [f"{settings['untrained_networks']} networks with random weights beside it" if settings.get("untrained_networks") else ""]
     below += [f"seed {settings['seed']}" if "seed" in settings else "", str(result.provenance.get("date", "")).partition("T")[0]]
     return {
@@ -79,20 +102,6 @@ def head(result: Result) -> dict[str, Any]:
         "lead": lead,
         "facts": " · ".join(filter(None, below)),
     }
-
-
-def shape(result: Result) -> str:
-    """Returns layers and heads of a network in words: ``"4 layers of 4 heads"``; empty if nothing was measured by layer."""
-    rows = [row for row in result.table if row.layer is not None and row.value is not None]
-    if not rows:
-        return ""
-    heads = {row.layer: 0 for row in rows}
-    for row in rows:
-        if row.head is not None:
-            heads[row.layer] = max(heads[row.layer], row.head + 1)
-    counts = set(heads.values())
-    own = f" of {format.several(counts.pop(), 'head')}" if len(counts) == 1 and counts != {0} else ""
-    return f"{format.several(len(heads), 'layer')}{own}"
 
 
 def glance(result: Result, found: Sequence[Quantity]) -> list[tuple[str, str]]:
@@ -107,6 +116,7 @@ def glance(result: Result, found: Sequence[Quantity]) -> list[tuple[str, str]]:
         ("parameters", f"{settings['parameters']:,}" if isinstance(settings.get("parameters"), int) else ""),
         ("weights", ", ".join(filter(None, (str(settings.get("precision", "")), attention)))),
         ("inputs", str(settings.get("inputs", ""))),
+        ("tokens", _tokens(settings)),
         ("labels", f"{labels} classes" if labels else "none: quantities of classes have no value" if labels == 0 else ""),
         ("causal language model", causal[settings["causal"]] if isinstance(settings.get("causal"), bool) else ""),
         ("quantities", f"{len(found) - len(missing)} measured, {len(missing)} not measured, each with its reason below"),
@@ -114,34 +124,57 @@ def glance(result: Result, found: Sequence[Quantity]) -> list[tuple[str, str]]:
     return [(name, text) for name, text in pairs if text]
 
 
+def _tokens(settings: Mapping[str, Any]) -> str:
+    """Describes the tokens of a sequence in the first block as the metrics took them; empty if they are not known."""
+    tokens, leading = settings.get("tokens"), settings.get("leading")
+    if not isinstance(tokens, int) or not isinstance(leading, int):
+        return ""
+    side = image_grid(tokens - leading) if str(settings.get("shape", "")).count("×") == 2 else None
+    grid = f" of a grid of {side} × {side}" if side else ""
+    text = f"{tokens} per {'image' if side else 'sequence'}{grid if not leading else ''}"
+    if leading == 0:
+        return f"{text}; features are their mean"
+    rest = f"; the other {tokens - leading} are those{grid}" if grid else ""
+    if leading == 1:
+        return f"{text}; the first is the same in all and taken for a class token, at which features are read{rest}"
+    return f"{text}; the first {leading} are the same in all, class and register tokens{rest}; features are the mean of all tokens"
+
+
 # ---- sentences
 
 
-def statements(chosen: Sequence[Quantity], found: Sequence[Quantity], titles: dict[str, str]) -> list[tuple[str, str]]:
-    """Returns at most :data:`MAX_SENTENCES` pairs (title of a theory, what stands out).
+def statements(chosen: Sequence[Quantity], found: Sequence[Quantity], titles: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Returns at most :data:`MAX_SENTENCES` triples (title of a theory, what stands out, what the quantity is).
 
-    Headlines that leave their null come first, then other quantities of :func:`standing_out`, one per theory.
+    Headlines that leave their null come first, then other quantities of :func:`standing_out`, one per theory. A headline that networks with
+    random weights give as well does not stand out, nor do the other quantities of its theory.
     """
-    leaving = sorted((each for each in chosen if each.outcome in LEAVING), key=_strength)
-    named = {each.theory for each in leaving}
+    leaving = sorted((each for each in chosen if each.outcome in LEAVING and not each.as_untrained), key=_strength)
+    named = {each.theory for each in chosen if each.outcome in LEAVING}
     others = []
     for each in standing_out(found):
-        if each.theory not in named:
+        if each.theory not in named and not each.as_untrained:
             named.add(each.theory)
             others.append(each)
-    pairs = [(each.theory, _statement(each)) for each in leaving] + [(each.theory, _places_statement(each)) for each in others]
-    return [(titles.get(theory, theory), text) for theory, text in pairs[:MAX_SENTENCES]]
+    pairs = [(each, _statement(each)) for each in leaving] + [(each, _places_statement(each)) for each in others]
+    return [(titles.get(each.theory, each.theory), text, each.meaning) for each, text in pairs[:MAX_SENTENCES]]
 
 
-def rest(chosen: Sequence[Quantity], found: Sequence[Quantity], titles: dict[str, str]) -> list[tuple[str, str]]:
+def rest(chosen: Sequence[Quantity], found: Sequence[Quantity], titles: Mapping[str, str]) -> list[tuple[str, str]]:
     """Returns pairs (outcome, titles of theories) for the headlines that have no sentence, those that leave their null first."""
-    named = {title for title, _ in statements(chosen, found, titles)}
-    groups: dict[str, list[str]] = {}
+    named = {title for title, *_ in statements(chosen, found, titles)}
+    groups: dict[tuple[bool, str], list[str]] = {}
     for each in chosen:
         title = titles.get(each.theory, each.theory)
-        if each.outcome not in LEAVING or title not in named:
-            groups.setdefault(each.outcome, []).append(title.partition(":")[0])
-    return [(f"also {outcome}" if outcome in LEAVING else outcome, ", ".join(groups[outcome])) for outcome in ORDER if outcome in groups]
+        as_untrained = each.outcome in LEAVING and each.as_untrained
+        if each.outcome not in LEAVING or as_untrained or title not in named:
+            groups.setdefault((as_untrained, each.outcome), []).append(title.partition(":")[0])
+
+    def label(as_untrained: bool, outcome: str) -> str:
+        return f"{outcome}, but {AS_UNTRAINED}" if as_untrained else f"also {outcome}" if outcome in LEAVING else outcome
+
+    keys = [(as_untrained, outcome) for outcome in ORDER for as_untrained in (False, True)]
+    return [(label(*key), ", ".join(groups[key])) for key in keys if key in groups]
 
 
 def _strength(quantity: Quantity) -> tuple[bool, int, float, float]:
@@ -171,7 +204,7 @@ def _statement(quantity: Quantity) -> str:
         null = quantity.untrained.null
         spread, few = f"{plain_number(null.low, row)} … {plain_number(null.high, row)}", len(null.draws) < RANGE_DRAWS
         text += "; " + (f"{len(null.draws)} " if few else "") + "networks with random weights "
-        text += f"have {spread}" if few else f"{'give as much' if quantity.as_untrained else 'do not'} ({spread})"
+        text += f"have {spread}" if few else f"do not ({spread})"
     if quantity.beyond and len(quantity.rows) > 1:
         kind = "heads" if quantity.beyond[0].head is not None else "layers"
         count = f"{len(quantity.beyond)} of {quantity.tested}"
@@ -182,19 +215,43 @@ def _statement(quantity: Quantity) -> str:
 def _places_statement(quantity: Quantity) -> str:
     """Describes single places that leave their null, of a quantity whose mean does not or is no headline."""
     row, first = quantity.mean, quantity.beyond[0]
-    null = f" ({row.null.kind}: {plain_number(row.null.median, row)})" if row.null is not None and row.null.draws else ""
+    null = f" ({row.null.kind})" if row.null is not None and row.null.draws else ""
     kind = "heads" if first.head is not None else "layers"
+    mean = plain_number(row.value or 0.0, row)
+    mean += f", chance {plain_number(row.null.median, row)}" if row.null is not None and row.null.draws else ""
     return (
         f"{quantity.label}: beyond chance{null} in {len(quantity.beyond)} of {quantity.tested} {kind}, "
-        f"most of all in {_place(first)}; the mean over all {kind} is {plain_number(row.value or 0.0, row)}"
+        f"most of all in {_place(first)}; mean over all {kind}: {mean}"
     )
 
 
-def _place(row: Measurement) -> str:
-    return f"{format.place(row, 'layer', 'head')} ({plain_number(row.value or 0.0, row)})"
+def _place(row: Measurement, *, beside_chance: bool = True) -> str:
+    """Names a head or layer with its value and the median of its own null."""
+    chance = f", chance {plain_number(row.null.median, row)}" if beside_chance and row.null is not None and row.null.draws else ""
+    return f"{format.place(row, 'layer', 'head')} ({plain_number(row.value or 0.0, row)}{chance})"
 
 
 # ---- tables
+
+
+def for_paper(result: Result, theories: Sequence[Theory]) -> table_model.Table:
+    """Returns the headlines of a network as a table that stands alone, with the first source of each theory."""
+    chosen = headlines(quantities(result, theories), theories)
+    titles = {theory.name: theory.title for theory in theories}
+    sources = {titles[theory.name].partition(":")[0]: theory.sources[:1] for theory in theories}
+    table = _headline_table([each for each in chosen if each.rows], titles)
+    lines = [replace(line, cells=((Strong(f"{line.cells[0]} "), *sources[str(line.cells[0])]), *line.cells[1:])) for line in table.lines]
+    if tests := sum(each.q is not None for each in chosen):
+        tested = f"The false discovery rate is controlled over {format.several(tests, 'test')}. "
+    else:
+        tested = ""
+    legend = (
+        "Mean: over all heads or layers, with the smallest and the largest. Chance level: median and range of the null, and the range of "
+        f"networks with random weights. {tested}Heads or layers beyond chance: on the predicted side of their own null with p ≤ .05, by "
+        "chance one in twenty."
+    )
+    caption = Plain(f"Headlines of theories in {subject(result)}.")
+    return replace(table, name="all", caption=caption, blocks=tuple(Block("", (line,)) for line in lines), legend=legend)
 
 
 def _headline_table(chosen: Sequence[Quantity], titles: dict[str, str]) -> table_model.Table:
@@ -231,13 +288,17 @@ def of_theory(found: Sequence[Quantity], theory: Theory) -> dict[str, Any]:
 def _numbers(own: Sequence[Quantity], name: str, caption: str) -> table_model.Table | None:
     if not own:
         return None
-    lines = tuple(Line(_cells(each)) for each in own)
+    lines = tuple(Line(_cells(each, remarks=True)) for each in own)
     return table_model.Table(name, caption, _COLUMNS, (Block("", lines),))
 
 
-def _cells(quantity: Quantity) -> tuple[table_model.Cell, ...]:
+def _cells(quantity: Quantity, *, remarks: bool = False) -> tuple[table_model.Cell, ...]:
+    """Returns the cells of a quantity: its name with what it is, and with the remark that its places share if ``remarks``."""
     if not quantity.rows:
         return (quantity.label, Note(quantity.reason)), "", "", quantity.outcome, ""
+    notes = {each.note for each in quantity.rows}
+    texts = (quantity.meaning, notes.pop() if remarks and len(notes) == 1 else "")
+    name = (quantity.label, *(Note(text) for text in texts if text))
     row = quantity.mean
     values = [each.value for each in quantity.rows if each.value is not None]
     spread = f"{plain_number(min(values), row)} … {plain_number(max(values), row)}" if len(values) > 1 else ""
@@ -250,7 +311,9 @@ def _cells(quantity: Quantity) -> tuple[table_model.Cell, ...]:
     outcome: table_model.Cell = quantity.outcome if p is None else (quantity.outcome, Note(f"p = {p_text(p)}"))
     if p is not None and quantity.q is None:  # the p-values of other quantities than headlines are not adjusted
         outcome = Plain(f"p = {p_text(p)}")
-    return quantity.label, value, null, outcome, _beyond(quantity)
+    elif quantity.outcome in LEAVING and quantity.as_untrained:
+        outcome = (*(outcome if isinstance(outcome, tuple) else (outcome,)), Note(AS_UNTRAINED))
+    return name, value, null, outcome, _beyond(quantity)
 
 
 def _untrained(quantity: Quantity) -> tuple[Note, ...]:
@@ -263,7 +326,7 @@ def _untrained(quantity: Quantity) -> tuple[Note, ...]:
 def _beyond(quantity: Quantity) -> table_model.Cell:
     if not quantity.tested or len(quantity.rows) < 2:
         return ""
-    places = "; ".join(_place(row) for row in quantity.beyond[:TOP])
+    places = "; ".join(_place(row, beside_chance=False) for row in quantity.beyond[:TOP])
     return Plain(f"{len(quantity.beyond)} of {quantity.tested}"), Note(places)
 
 
@@ -272,11 +335,10 @@ def _places_table(found: Sequence[Quantity], titles: dict[str, str]) -> table_mo
     lines = []
     for each in standing_out(found)[:MAX_STANDING_OUT]:
         title = titles.get(each.theory, each.theory).partition(":")[0]
-        null = each.mean.null
-        chance = plain_number(null.median, each.mean) if null is not None and null.draws else ""
         places = "; ".join(_place(row) for row in each.beyond[:TOP])
-        lines.append(Line(((each.label, Note(title)), Plain(f"{len(each.beyond)} of {each.tested}"), Plain(places), chance)))
+        also = (Note(AS_UNTRAINED),) if each.as_untrained else ()
+        lines.append(Line(((each.label, Note(title), *also), Plain(f"{len(each.beyond)} of {each.tested}"), Plain(places))))
     if not lines:
         return None
-    columns = (Column("quantity", 34), Column("beyond chance", 14, "n"), Column("strongest", 38), Column("chance level", 14, "n"))
+    columns = (Column("quantity", 36), Column("beyond chance", 14, "n"), Column("farthest from chance", 50))
     return table_model.Table("own-places", "Heads and layers that stand out.", columns, (Block("", tuple(lines)),))

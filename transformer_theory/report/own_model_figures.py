@@ -16,15 +16,21 @@ if TYPE_CHECKING:
 
     from .own_quantities import Quantity
 
-COLUMNS, WIDTH, ROW = 3, 7.6, 1.62  # panels per row; inches
+COLUMNS, WIDTH, ROW = 3, 7.6, 1.72  # panels per row; inches
 MAX_JITTER = 0.28  # largest distance of a head from its layer, in layers
 SMALL = 6.5  # points
 MAX_TICKS = 8  # layers that are named below a panel
 
 
 @style()
-def by_layer(shown: "Sequence[Quantity]", titles: dict[str, str]) -> "Figure | None":
-    """Draws one panel per quantity that was measured in layers: heads as dots, their mean as a line, the null of the mean as a band."""
+def by_layer(shown: "Sequence[Quantity]", titles: dict[str, str], subject: str) -> "Figure | None":
+    """Draws one panel per quantity that was measured in layers: heads as dots, their mean as a line, the null of the mean as a band.
+
+    Args:
+        shown: the quantities.
+        titles: titles of theories by name.
+        subject: the network and its inputs in words.
+    """
     shown = [each for each in shown if any(row.layer is not None for row in each.rows)]
     if not shown:
         return None
@@ -36,9 +42,14 @@ def by_layer(shown: "Sequence[Quantity]", titles: dict[str, str]) -> "Figure | N
         ax.set_visible(False)
     for ax in panels[max(0, len(shown) - COLUMNS) : len(shown)]:
         ax.set_xlabel("layer", fontsize=7)
+    dots = (
+        "Small dots: heads; large dots: heads or layers beyond their own null (p ≤ .05). "
+        if any(q.tested for q in shown)
+        else "Dots: heads. "
+    )
     caption(
         figure,
-        "Line: mean over the heads of a layer. Small dots: heads; large dots: heads or layers beyond their own chance level (p ≤ .05). "
+        f"{plain(subject)}. Line: mean over the heads of a layer. {dots}"
         "Grey: the null of the mean, from its smallest to its largest draw, and its median (dashed). "
         "↑ or ↓: the side that the theory predicts.",
     )
@@ -55,8 +66,10 @@ def _panel(ax: "Axes", quantity: "Quantity", title: str) -> None:
     ax.plot(layers, values, color=tint, linewidth=1.3, marker="_" if len(layers) == 1 else None, markersize=12, zorder=3)
     arrow = {">=": " ↑", "<=": " ↓"}.get(quantity.mean.side or "", "")
     name = textwrap.fill(f"{plain(quantity.label)}{arrow}", 42, max_lines=2, placeholder=" …")
+    null = quantity.mean.null
+    name += "" if null is None or not null.draws else f"\n{textwrap.shorten(f'null: {null.kind}', 46, placeholder=' …')}"
     lines = "\n" * (1 + name.count("\n"))  # room for the name below the title
-    ax.set_title(f"{textwrap.shorten(plain(title.partition(':')[0]), 40, placeholder='…')}{lines}", fontsize=7, color=tint, pad=3)
+    ax.set_title(f"{textwrap.shorten(plain(title.partition(':')[0]), 38, placeholder=' …')}{lines}", fontsize=7, color=tint, pad=3)
     ax.annotate(
         name, (0, 1), (0, 2), xycoords="axes fraction", textcoords="offset points", fontsize=SMALL - 0.3, color=COLOURS["raw"], va="bottom"
     )

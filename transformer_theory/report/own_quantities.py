@@ -21,6 +21,7 @@ MIN_PLACES = 3  # with fewer tested places, the strongest one is not worth a lin
 BEYOND, OPPOSITE, CHANCE = "beyond chance", "opposite", "at chance"
 BEYOND_RANGE, OPPOSITE_RANGE, IN_RANGE = "beyond all draws", "opposite to all draws", "within the range"
 UNTESTED, NO_SIDE, MISSING = "no test", "no side predicted", "not measured"
+AS_UNTRAINED = "as with random weights"  # below an outcome in LEAVING
 OUTCOMES = {
     BEYOND: f"the mean over heads and layers lies on the predicted side of its null; false discovery rate at most {LEVEL:g}",
     OPPOSITE: f"it lies on the other side; false discovery rate at most {LEVEL:g}",
@@ -47,6 +48,7 @@ class Quantity:
         reason: why there is no value.
         q, other_q: adjusted p-values of the mean on the predicted and on the other side; None without a test.
         untrained: the mean beside networks with random weights, if the rows have another null; None if it was not measured.
+        meaning: what a headline is, in words.
     """
 
     theory: str
@@ -57,12 +59,15 @@ class Quantity:
     q: float | None = None
     other_q: float | None = None
     untrained: Measurement | None = None
+    meaning: str = ""
 
     @property
     def as_untrained(self) -> bool:
-        """Whether the mean lies in the range of networks with random weights."""
+        """Whether a network with random weights lies as far from the null, on the same side, as the mean does."""
         row = self.untrained
-        return row is not None and row.null is not None and row.value is not None and row.null.low <= row.value <= row.null.high
+        if row is None or row.null is None or row.value is None or self.mean.null is None:
+            return False
+        return row.value <= row.null.high if row.value > self.mean.null.median else row.value >= row.null.low
 
     @property
     def label(self) -> str:
@@ -76,9 +81,9 @@ class Quantity:
 
     @cached_property
     def beyond(self) -> list[Measurement]:
-        """The places beyond their null on the predicted side, the strongest first."""
+        """The places beyond their null on the predicted side, those farthest from its median first."""
         found = [row for row in self.rows if side_of_null(row) == 1]
-        return sorted(found, key=lambda row: row.value or 0.0, reverse=self.rows[0].side == ">=")
+        return sorted(found, key=lambda row: -abs((row.value or 0.0) - (row.null.median if row.null is not None else 0.0)))
 
     @cached_property
     def tested(self) -> int:
@@ -130,6 +135,33 @@ def is_of_one_network(result: Result) -> bool:
     return result.name == PROBE and len(steps) <= 1 and len({row.model for row in result.table}) <= 1 and bool(len(result.table))
 
 
+def shape(result: Result) -> str:
+    """Returns layers and heads of a network in words: ``"4 layers of 4 heads"``; empty if nothing was measured by layer."""
+    rows = [row for row in result.table if row.layer is not None and row.value is not None]
+    if not rows:
+        return ""
+    heads = {row.layer: 0 for row in rows}
+    for row in rows:
+        if row.head is not None:
+            heads[row.layer] = max(heads[row.layer], row.head + 1)
+    counts = set(heads.values())
+    own = f" of {format.several(counts.pop(), 'head')}" if len(counts) == 1 and counts != {0} else ""
+    return f"{format.several(len(heads), 'layer')}{own}"
+
+
+def inputs_of(result: Result) -> str:
+    """Returns the inputs of a probed network in words, or the number of its forward passes."""
+    passes = int(result.settings.get("forward_passes") or 1)
+    return str(result.settings.get("inputs") or f"{passes:,} forward pass{'es' * (passes > 1)}")
+
+
+def subject(result: Result) -> str:
+    """Returns what was measured: ``"my ViT (4 layers of 4 heads) on 128 images of shape [1, 8, 8]"``."""
+    model = next((row.model for row in result.table if row.model), "the network")
+    size = shape(result)
+    return f"{model}{f' ({size})' if size else ''} on {inputs_of(result)}"
+
+
 def quantities(result: Result, theories: Sequence[Theory]) -> list[Quantity]:
     """Returns the quantities of a network in the order of the theories; those of no theory come last.
 
@@ -144,10 +176,12 @@ def quantities(result: Result, theories: Sequence[Theory]) -> list[Quantity]:
     for (theory, name, setting), rows in groups.items():
         measured = [row for row in rows if row.value is not None]
         own = headlines.get(theory)
+        meaning = "" if own is None or name != own.headline else own.meaning
         if own is not None and name == own.headline and not setting:
             measured = [replace(row, side=own.side) for row in measured]
         beside = None if setting else untrained.get((theory, name))
-        found.append(Quantity(theory, name, setting, tuple(measured), "" if measured else rows[0].reason, untrained=beside))
+        reason = "" if measured else rows[0].reason
+        found.append(Quantity(theory, name, setting, tuple(measured), reason, untrained=beside, meaning=meaning))
     order = {theory.name: index for index, theory in enumerate(theories)}
     return sorted(found, key=lambda quantity: order.get(quantity.theory, len(order)))
 

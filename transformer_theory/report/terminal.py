@@ -1,6 +1,6 @@
 """Tables for a terminal with at least 80 columns. Names are never cut, so that they can be copied."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..core.claims import CONTROL_TEXT, Verification
@@ -10,7 +10,7 @@ from ..core.theory import Theory
 from . import format, tables
 from .aggregate import NETWORK, aggregate
 from .findings import Finding, findings, interval_text, p_text, sentences, short
-from .own_quantities import quantities
+from .own_quantities import Quantity, headlines, quantities, subject
 from .reached import by_theory, reached, statements
 from .unicode_math import plain
 
@@ -220,36 +220,60 @@ def _reference(row: Measurement) -> str:
     return "" if row.predicted is None or same else _number(row.predicted)
 
 
-def heads(result: Result, *, top: int = 3) -> "Group":
-    """Returns a summary of a measured network: per theory and quantity the mean, the null, and the heads or layers that stand out.
+def heads(result: Result, *, top: int = 3, brief: bool = False) -> "Group":
+    """Returns a summary of a measured network: what stands out, and per theory and quantity the mean, the null and the strongest places.
 
     A place stands out if its value leaves the null on the side that the theory expects, with a p-value of at most .05. The ``top`` of them
     are named. By chance at most one place in twenty does. Quantities without a value are listed with their reason.
+
+    Args:
+        result: result of ``probe_model``.
+        top: largest number of places that are named.
+        brief: whether to leave out the quantities, for a result that has a page.
     """
     from rich.console import Group
+    from rich.padding import Padding
     from rich.text import Text
 
-    settings, theories = result.settings, aggregate(result).theories
-    inputs = settings.get("inputs") or format.several(int(settings.get("measurements", 1)), "measurement")
-    parts: list[RenderableType] = [Text(f"{settings['model']}: {inputs}", style="bold")]
-    found = quantities(result, theories)
-    for theory in theories:
-        own = [each for each in found if each.theory == theory.name]
-        if not own:
-            continue
-        parts.append(Text(f"\n{plain(theory.title)}", style="bold").append(f" · {plain(theory.question)}", style="not bold dim"))
-        table = _columns(10, 4, 6, 10)
-        for each in (each for each in own if each.rows):
-            row = each.mean
-            null = f"null {short(row.null.median, row)} ({row.null.kind})" if row.null is not None and row.null.draws else "no null"
-            places = ", ".join(f"{format.place(row, 'layer', 'head')} {short(row.value or 0.0, row)}" for row in each.beyond[:top])
-            count = f"{len(each.beyond)} of {each.tested} beyond{f': {places}' if len(each.rows) > 1 and places else ''}"
-            value = Text(short(row.value or 0.0, row), style="bold")
-            table.add_row(Text(f"  {plain(each.label)}"), value, Text(null, style="dim"), Text(count if each.tested else ""))
-        parts.append(table)
-        parts += [Text(f"  {plain(each.label)}: not measured: {each.reason}", style="dim") for each in own if not each.rows]
+    from .own_model import NOTHING, rest, statements
+
+    theories = aggregate(result).theories
+    found, titles = quantities(result, theories), {theory.name: theory.title for theory in theories}
+    chosen = headlines(found, theories)
+    parts: list[RenderableType] = [Text(plain(subject(result)), style="bold")]
+    said = statements(chosen, found, titles)
+    parts += [] if said else [Padding(Text(NOTHING), (1, 0, 0, 2))]
+    for title, text, meaning in said:
+        sentence = Text(f"{plain(title)}: ", style="bold").append(f"{plain(text)}.", style="not bold")
+        parts.append(Padding(sentence.append(f" {meaning[:1].upper()}{meaning[1:]}." if meaning else "", style="dim"), (1, 0, 0, 2)))
+    others = Text()
+    for outcome, names in rest(chosen, found, titles):
+        others.append(f"{outcome.capitalize()}: ", style="bold").append(f"{plain(names)}. ")
+    parts.append(Padding(others, (1, 0, 0, 2)))
+    if not brief:
+        for theory in theories:
+            parts += _quantities(theory, [each for each in found if each.theory == theory.name], top)
     parts.append(Text("\nBeyond: on the predicted side of the null with p ≤ .05; by chance up to one place in twenty.", style="dim"))
     return Group(*parts)
+
+
+def _quantities(theory: Theory, own: Sequence[Quantity], top: int) -> "Iterator[RenderableType]":
+    """Yields the quantities of a theory in a network: its name, a line per quantity, and the reasons of those without a value."""
+    from rich.text import Text
+
+    if not own:
+        return
+    yield Text(f"\n{plain(theory.title)}", style="bold").append(f" · {plain(theory.question)}", style="not bold dim")
+    table = _columns(10, 4, 6, 10)
+    for each in (each for each in own if each.rows):
+        row = each.mean
+        null = f"null {short(row.null.median, row)} ({row.null.kind})" if row.null is not None and row.null.draws else "no null"
+        places = ", ".join(f"{format.place(row, 'layer', 'head')} {short(row.value or 0.0, row)}" for row in each.beyond[:top])
+        count = f"{len(each.beyond)} of {each.tested} beyond{f': {places}' if len(each.rows) > 1 and places else ''}"
+        value = Text(short(row.value or 0.0, row), style="bold")
+        table.add_row(Text(f"  {plain(each.label)}"), value, Text(null, style="dim"), Text(count if each.tested else ""))
+    yield table
+    yield from (Text(f"  {plain(each.label)}: not measured: {each.reason}", style="dim") for each in own if not each.rows)
 
 
 def networks(result: Result) -> "Table":

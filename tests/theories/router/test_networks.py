@@ -172,8 +172,8 @@ def test_the_choice_of_a_class_token_is_its_own_in_every_layer():
 
 def test_metrics_with_and_without_class_token_do_not_merge():
     one, other = router.HeaviestKey(), router.HeaviestKey()
-    one.class_token, other.class_token = True, False
-    with pytest.raises(ValueError, match="one with a class token"):
+    one.leading, other.leading = 1, 0
+    with pytest.raises(ValueError, match="one with 1 class and register tokens"):
         one.merge(other)
 
 

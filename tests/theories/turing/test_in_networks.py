@@ -120,6 +120,13 @@ def test_responses_are_zero_without_positions_only():
     assert min(found["vit"]) > 1e-4
 
 
+def test_the_channels_of_images_are_not_taken_for_tokens():
+    images = torch.randn(4, 3, 8, 8, generator=generator())
+    for make in (permuted, repeated):
+        with pytest.raises(ValueError, match=r"order cannot be changed; got inputs \[4, 3, 8, 8\]"):
+            make(images, {}, generator())
+
+
 def test_synthetic_inputs_have_the_same_proportions():
     data = torch.arange(14).view(2, 7)
     parts = repeated(data, {"length": 7}, generator())

@@ -169,10 +169,29 @@ def test_constant_features_have_a_reason():
     assert "constant" in row.reason
 
 
+def test_class_and_register_tokens_are_left_out_of_the_grid():
+    """With c leading tokens that are the same for every image, the maps are those of the patches alone. One of them is a class token."""
+    weights = torch.rand(6, 2, 9 + 3, 9 + 3, generator=generator()).softmax(-1)
+    plain = vision.PatchAttention()
+    plain.update(attention(weights[..., 3:, 3:]))
+    patches, leading = torch.randn(6, 9, 3, generator=generator(9)), torch.randn(3, 3, generator=generator(8)).expand(6, 3, 3)
+    for count in (1, 3):
+        metric = vision.PatchAttention()
+        metric.update(attention(weights[..., 3 - count :, 3 - count :], tokens=torch.cat([leading[:, :count], patches], 1)))
+        assert (metric.leading, metric.class_token) == (count, count == 1)
+        assert [row.value for row in metric.compute()] == pytest.approx([row.value for row in plain.compute()], rel=1e-6)
+    # Two corners of a drawing that are always empty are no registers.
+    corners = patches.clone()
+    corners[:, [0, 8]] = 0.0
+    metric.reset()
+    metric.update(attention(weights[..., 3:, 3:], tokens=corners))
+    assert metric.leading == 0
+
+
 def test_networks_with_and_without_class_token_do_not_merge():
     one, other = vision.PatchAttention(), vision.PatchAttention()
-    one.class_token, other.class_token = True, False
-    with pytest.raises(ValueError, match="one with a class token"):
+    one.leading, other.leading = 1, 0
+    with pytest.raises(ValueError, match="one with 1 class and register tokens"):
         one.merge(other)
 
 

@@ -331,4 +331,9 @@ class AlignmentMetric(Metric):
         self.tokens[place], self.bilinear[place], self.foreign[place] = tokens, W, foreign
 
 
-IN_NETWORKS = InNetworks(metrics=lambda: (AlignmentMetric(),), headline=COSINE, side=">=")
+IN_NETWORKS = InNetworks(
+    metrics=lambda: (AlignmentMetric(),),
+    headline=COSINE,
+    side=">=",
+    meaning="cosine of a head's bilinear form to the max-margin separator of the tokens that it selects; 1: the same direction",
+)

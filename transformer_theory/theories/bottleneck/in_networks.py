@@ -86,4 +86,9 @@ def metrics() -> tuple[WordInformation, ...]:
     return (WordInformation(),)
 
 
-IN_NETWORKS = InNetworks(metrics=metrics, headline=SHARE, side=">=")
+IN_NETWORKS = InNetworks(
+    metrics=metrics,
+    headline=SHARE,
+    side=">=",
+    meaning="information of the features, cut into words, about the class, over the most that these words could have",
+)

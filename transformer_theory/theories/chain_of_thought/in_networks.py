@@ -276,4 +276,5 @@ IN_NETWORKS = InNetworks(
     headline=GAP,
     side=">=",
     responses=(Response("given chain", gap_inputs, lambda: (ChainGap(),), null_kind=NULL_KIND, reads="ids"),),
+    meaning="accuracy of answers after the steps in between less that without them",
 )

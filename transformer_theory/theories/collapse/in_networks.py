@@ -289,5 +289,10 @@ def _participations(stored: Sequence[Stored], draws: int, generator: Generator):
     return rows
 
 
-IN_NETWORKS = InNetworks(metrics=lambda: (HeadContraction(),), headline=CONTRACTION, side=None)
+IN_NETWORKS = InNetworks(
+    metrics=lambda: (HeadContraction(),),
+    headline=CONTRACTION,
+    side=None,
+    meaning="differences between tokens after attention over those before; 0: all tokens become equal, 1: unchanged",
+)
 """No side: the theory is about random weights, and heads of untrained networks keep more than heads that pick keys at random, too."""

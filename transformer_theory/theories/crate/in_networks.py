@@ -349,4 +349,9 @@ def metrics() -> tuple[Metric, ...]:
     return Compression(), Growth(), Sparsity()
 
 
-IN_NETWORKS = InNetworks(metrics=metrics, headline=COMPRESSION, side=">=")
+IN_NETWORKS = InNetworks(
+    metrics=metrics,
+    headline=COMPRESSION,
+    side=">=",
+    meaning="share by which attention lowers the coding rate of the tokens in the subspaces of its heads",
+)

@@ -63,8 +63,11 @@ class DualShare(Metric):
             return
         parts = [output.square().sum((0, 2, 3))]
         orders = permutations(scores.shape[2], min(self.draws, RANGE_DRAWS)).to(scores.device)
-        for rows in (torch.arange(scores.shape[2], device=scores.device), *orders):
-            dual = dual_part(scores[:, :, rows].nan_to_num(0.0, 0.0, 0.0), v, mask)
+        scores = scores.nan_to_num(0.0, 0.0, 0.0)
+        own = dual_part(scores, v, mask)
+        alike = bool((mask == mask[:, :, :1]).all())  # without a causal mask the dual part of exchanged rows has exchanged rows
+        for rows in (None, *orders):
+            dual = own if rows is None else own[:, :, rows] if alike else dual_part(scores[:, :, rows], v, mask)
             parts += [(output * dual).sum((0, 2, 3)), dual.square().sum((0, 2, 3))]
         self.add((activations.layer, activations.first_head), torch.stack(parts, dim=1).cpu())
 
@@ -200,4 +203,5 @@ IN_NETWORKS = InNetworks(
         Response("own context", partial(own_context, sequences=SEQUENCES), score, null_kind=OTHER_CONTEXTS, reads="ids"),
         Response("repeated block", repeated_context, score, null_kind=OTHER_CONTEXTS, reads="ids"),
     ),
+    meaning="squared cosine of a head's outputs to their first order in the scores; 1: attention acts like the update of a linear layer",
 )

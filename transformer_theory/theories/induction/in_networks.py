@@ -68,14 +68,14 @@ class PositionalShare(Metric):
         """Returns one row per layer and head; the null comes from untrained networks."""
         heads: dict[tuple[int, int], list[tuple[float, float, float]]] = {}
         for (layer, first, *_), sums in sorted(self.sums.items(), key=lambda item: item[0]):
-            for head, (n, squares, *scores) in enumerate(sums, start=first):
-                total = float(torch.stack(scores).square().sum())
+            for head, parts in enumerate(sums, start=first):
+                n, squares, total = parts[0], parts[1], float(parts[2:].square().sum())
                 # Pairs of different sequences: |sum|^2 - sum of squares = sum over a != b of <S_a, S_b>.
                 common = (total - float(squares)) / float(n - 1) if n > 1 else 0.0
                 heads.setdefault((layer, head), []).append((float(n), common, float(squares) if n > 1 else 0.0))
         rows = []
-        for (layer, head), parts in heads.items():
-            count, common, squares = (sum(column) for column in zip(*parts))
+        for (layer, head), measured in heads.items():
+            count, common, squares = (sum(column) for column in zip(*measured))
             value, reason = (
                 (common / squares, "") if squares > 1e-12 * count else (None, "all scores of a query are equal, or one sequence")
             )
@@ -188,4 +188,10 @@ RESPONSES = (
     Response("weights", few, lambda: (CopyingScore(),), reads="ids"),
     Response("continued blocks", continued, lambda: (SecondBlockLoss(),), null_kind="another first block", reads="ids"),
 )
-IN_NETWORKS = InNetworks(metrics=lambda: (PositionalShare(),), headline=POSITIONAL, side=None, responses=RESPONSES)
+IN_NETWORKS = InNetworks(
+    metrics=lambda: (PositionalShare(),),
+    headline=POSITIONAL,
+    side=None,
+    responses=RESPONSES,
+    meaning="share of the variance of the scores that all sequences have in common; 1: attention depends on positions only",
+)

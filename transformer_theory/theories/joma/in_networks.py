@@ -34,6 +34,7 @@ REBOUND = "rebound of attention's entropy"
 SOURCE = Source("tian2024joma")
 RANK_NOTE = "The theory predicts a fall below the null. A property of the weights; it does not depend on the inputs."
 REBOUND_NOTE = "It has no null and is never negative; compare it with the spread of repeated measurements."
+NO_MATRIX = "the block has no weight matrix that is registered after the module of its attention"
 NULL_KIND = "Gaussian matrices of the same shape"
 TRACY_WIDOM_MEAN = -1.2065335745820  # mean of the Tracy-Widom law of order 1 (real matrices)
 
@@ -104,8 +105,11 @@ class JointDynamics(AttentionStatistics):
             self.ranks[layer] = rank_of(matrix), height, width
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """Returns one rank per layer with a matrix after its attention, and one rebound per layer and head."""
+        """Returns one rank per layer, or the reason if it has no matrix after its attention, and one rebound per layer and head."""
         rows = [self._rank_row(layer, *ranks, draws=draws) for layer, ranks in sorted(self.ranks.items())]
+        columns = {"side": "<=", "scope": "training", "source": SOURCE, "reason": NO_MATRIX}
+        without = sorted(self.attention.keys() - self.ranks.keys())
+        rows += [Measurement("joma", "in network", LOWER_RANK, None, layer=layer, **columns) for layer in without]
         for (layer, first), entropies in sorted(self._entropies().items(), key=lambda item: item[0]):
             # fmin ignores NaN, the mean entropy of a head without valid rows.
             least = torch.fmin(self.least.get((layer, first), entropies), entropies)
@@ -167,4 +171,9 @@ def metrics() -> tuple[JointDynamics, ...]:
 
 
 # A salient component is learnt first, so the rank falls. It rises again, but not above the rank of a random matrix.
-IN_NETWORKS = InNetworks(metrics=metrics, headline=LOWER_RANK, side="<=")
+IN_NETWORKS = InNetworks(
+    metrics=metrics,
+    headline=LOWER_RANK,
+    side="<=",
+    meaning="sum of the squared singular values of the weight over the largest of them; 1: one component",
+)

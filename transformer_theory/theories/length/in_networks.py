@@ -304,4 +304,10 @@ def fitted_scores(
     return scale, scale * x_mean - y_mean
 
 
-IN_NETWORKS = InNetworks(metrics=lambda: (ScoreGaps(), KeptShare(), SinkValue()), headline=GAP, side=">=", responses=RESPONSES)
+IN_NETWORKS = InNetworks(
+    metrics=lambda: (ScoreGaps(), KeptShare(), SinkValue()),
+    headline=GAP,
+    side=">=",
+    responses=RESPONSES,
+    meaning="lead of the largest score over the log of the number of keys; 1: the key with this score holds half of the weight",
+)

@@ -7,8 +7,8 @@ Passive, per block, on the residual stream after its attention has been added (t
   call that clustering. Each has two chance levels: the sequences are permuted at each position, within a batch, and untrained networks.
 * **mean cosine** within a sequence, and between sequences at other positions. Their difference is D.
 
-Padded tokens, those to which no query may attend, and tokens without direction are left out, and so is a class token. Of long sequences at
-most :data:`POSITIONS` positions count, evenly spaced.
+Padded tokens, those to which no query may attend, and tokens without direction are left out, and so are class and register tokens. Of long
+sequences at most :data:`POSITIONS` positions count, evenly spaced.
 
 * **alignment with V = I**: the mean cosine of the displacement of a token by attention and the mean of the attended tokens, both without
   their component along the token. It is 1 if V is a positive multiple of the identity, as the theory assumes. In the null the attended mean
@@ -72,7 +72,7 @@ class SequenceClusters(ClassTokenMetric):
             if activations.mask is not None and activations.first_head == 0:
                 self.present[layer] = activations.mask.any(dim=2).any(dim=1)
             return
-        skip = int(self.recognise(activations.tokens))
+        skip = self.recognise(activations.tokens)
         after = activations.output if activations.after_attention is None else activations.after_attention
         x = after.detach()[:, skip:]
         n, T = x.shape[:2]
@@ -266,4 +266,10 @@ def exchanged(data: Tensor, draws: int) -> list[Tensor]:
 
 
 MOSAICS = Response("exchanged tokens", inputs=mosaics, metrics=lambda: (SequenceClusters(),), null_kind=EXCHANGED)
-IN_NETWORKS = InNetworks(metrics=lambda: (SequenceClusters(), ValueAlignment()), headline=SHARE, side=">=", responses=(MOSAICS,))
+IN_NETWORKS = InNetworks(
+    metrics=lambda: (SequenceClusters(), ValueAlignment()),
+    headline=SHARE,
+    side=">=",
+    responses=(MOSAICS,),
+    meaning="cosine of tokens of one sequence less that of tokens of two, over its largest value; 1: the tokens of a sequence are alike",
+)

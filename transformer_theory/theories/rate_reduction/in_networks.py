@@ -65,4 +65,9 @@ def _share(reduction: float, draws: Sequence[float], sizes: Sequence[int], dim: 
     return Measurement(NAME, "in network", SHARE, reduction / best, predicted=1.0, null=null, **columns)
 
 
-IN_NETWORKS = InNetworks(metrics=lambda: (RateReductionMetric(),), headline=SHARE, side=">=")
+IN_NETWORKS = InNetworks(
+    metrics=lambda: (RateReductionMetric(),),
+    headline=SHARE,
+    side=">=",
+    meaning="coding rate of the features less that within classes, over its largest value; 1: the classes fill orthogonal subspaces",
+)

@@ -50,10 +50,10 @@ class HeaviestKey(ClassTokenMetric):
         weights, labels = activations.weights, activations.labels
         if weights is None:
             return
-        class_token = self.recognise(activations.tokens)
+        self.recognise(activations.tokens)
         rows = torch.zeros(0, 1 + weights.shape[1], dtype=torch.int64, device=weights.device)
         if labels is not None and labels.shape == weights.shape[:1] and not labels.is_floating_point():
-            query = weights[:, :, 0] if class_token else weights.mean(2)
+            query = weights[:, :, 0] if self.class_token else weights.mean(2)
             largest, choice = query.max(-1)
             rows = torch.cat([labels.to(weights.device)[:, None], choice], 1).long()
             # The largest weight is NaN if any weight is.
@@ -87,4 +87,9 @@ class HeaviestKey(ClassTokenMetric):
         return rows
 
 
-IN_NETWORKS = InNetworks(metrics=lambda: (HeaviestKey(),), headline=HEAVIEST, side=">=")
+IN_NETWORKS = InNetworks(
+    metrics=lambda: (HeaviestKey(),),
+    headline=HEAVIEST,
+    side=">=",
+    meaning="information in nats of the position of a head's largest weight about the class",
+)

@@ -144,4 +144,9 @@ def metrics() -> tuple[ScanAndSnap, ...]:
     return (ScanAndSnap(),)
 
 
-IN_NETWORKS = InNetworks(metrics=metrics, headline=SHARPNESS, side=">=")
+IN_NETWORKS = InNetworks(
+    metrics=metrics,
+    headline=SHARPNESS,
+    side=">=",
+    meaning="1 less the entropy of a row of attention over that of uniform attention; 0: uniform, 1: all weight on one key",
+)

@@ -108,7 +108,12 @@ class CloseCalls(Metric):
 
 
 def permuted(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
-    """Returns sequences ``[n, seq, ...]`` with permuted tokens, compared with the outputs for the original order."""
+    """Returns sequences ``[n, seq]`` or ``[n, seq, dim]`` with permuted tokens, compared with the outputs for the original order.
+
+    Raises:
+        ValueError: the inputs are images.
+    """
+    _sequences(data)
     return {"value": permuted_tokens(data, generator), "null": data.roll(1, 0), "reference": data}
 
 
@@ -118,7 +123,11 @@ def repeated(data: Tensor, limits: Mapping[str, int], generator: Generator) -> d
     If twice the length is allowed, a sequence ``[seq, ...]`` of float tokens is compared with itself repeated once. Otherwise, and for ids,
     whose networks have an output per position, the first half h of it is repeated, as a whole (h h), and compared with its tokens repeated
     one by one.
+
+    Raises:
+        ValueError: the inputs are images.
     """
+    _sequences(data)
     seq = data.shape[1]
     if data.is_floating_point() and limits.get("length", 0) >= 2 * seq:
         doubled = doubled_tokens(data)
@@ -127,6 +136,12 @@ def repeated(data: Tensor, limits: Mapping[str, int], generator: Generator) -> d
     half = data[:, : seq // 2]
     whole = torch.cat([half, half, rest], dim=1)
     return {"value": whole, "null": whole.roll(1, 0), "reference": torch.cat([half.repeat_interleave(2, dim=1), rest], dim=1)}
+
+
+def _sequences(data: Tensor) -> None:
+    """Checks that the second axis of the inputs is that of the tokens; that of images is the channels."""
+    if data.ndim > 3:
+        raise ValueError(f"the network makes tokens of its images itself, so their order cannot be changed; got inputs {list(data.shape)}")
 
 
 def metrics() -> tuple[CloseCalls, ...]:
@@ -147,4 +162,5 @@ IN_NETWORKS = InNetworks(
         Response("permuted tokens", permuted, output_change, null_kind="another sequence"),
         Response("repeated sequence", repeated, output_change, null_kind="another sequence"),
     ),
+    meaning="share of the queries whose two largest scores are closer than neighbouring numbers of bfloat16",
 )

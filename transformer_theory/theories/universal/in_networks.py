@@ -175,4 +175,9 @@ def _row(quantity: str, value: float | None, n: int, layer: int, reason: str, no
     return Measurement("universal", "in network", quantity, value, **columns)
 
 
-IN_NETWORKS = InNetworks(metrics=lambda: (Contexts(),), headline=SHARE, side=">=")
+IN_NETWORKS = InNetworks(
+    metrics=lambda: (Contexts(),),
+    headline=SHARE,
+    side=">=",
+    meaning="share of the tokens' variance that is due to the context and not to the input token; 0: the context leaves no trace",
+)

@@ -1,11 +1,11 @@
 r"""What vision transformers attend to: neighbouring patches, label-relevant patches, and how far; and how alike their layers are.
 
-The patches must form a square grid; a class token in front of them is recognised in the first module. Per head, passively:
+The patches must form a square grid; class and register tokens in front of them are recognised in the first module. Per head, passively:
 
 * **mass on the 4-neighbours**, the weight of a patch on the patches beside, above and below it, as a share of its weight on all other
   patches; uniform attention has the mean number of neighbours over (places - 1). **Mean attention distance** of the same shares, in
   patches (:cite:t:`raghu2021vision`). The null of both are untrained networks.
-* **mass on label-relevant patches**: the weight of the class token, or of the mean over queries, on the fifth of the patches with the
+* **mass on label-relevant patches**: the weight of the class token, or of the mean over patches, on the fifth of the patches with the
   largest relevance (:mod:`.relevance`). Words are k-means centres of the tokens of the first module at each place, posteriors are counted
   on every second image, and the mass is measured on the others. The null gives each image the map of another one, so it keeps what
   places alone explain. Rare words have uncertain posteriors and look relevant: where permuted labels have more mass than the maps of other
@@ -79,7 +79,7 @@ class PatchAttention(ClassTokenMetric):
         """Adds the maps of one module; modules without known weights are skipped."""
         if (weights := activations.weights) is None:
             return
-        skip = int(self.recognise(activations.tokens))
+        skip = self.recognise(activations.tokens)
         n, heads, queries, keys = weights.shape
         self.first = activations.layer if self.first is None else self.first
         if not skip and self.first > 0 and grid(keys) is None and grid(keys - 1) is not None:
@@ -117,7 +117,7 @@ class RelevantMass(ClassTokenMetric):
     """Mass on label-relevant patches of each head; see the module's docstring.
 
     The first 1,000 images are stored: the tokens of the first module in at most eight random directions, the labels, and for each head the
-    weights of the class token, or of the mean over queries.
+    weights of the class token, or of the mean over patches.
 
     Attributes:
         sums: by layer and first head: weights on the patches, ``[n, heads, T]``; at (-1,): tokens and label, ``[n, T, 9]``. Of one
@@ -143,7 +143,7 @@ class RelevantMass(ClassTokenMetric):
         weights, labels = activations.weights, activations.labels
         if weights is None:
             return
-        place, skip = (activations.layer, activations.first_head), int(self.recognise(activations.tokens))
+        place, skip = (activations.layer, activations.first_head), self.recognise(activations.tokens)
         if labels is not None and (labels.ndim != 1 or labels.is_floating_point()):
             labels = None  # the type forbids it, but users set labels themselves
         fits = labels is not None and len(weights) == len(labels) and weights.shape[-1] == activations.tokens.shape[1] >= 2 + skip
@@ -152,7 +152,7 @@ class RelevantMass(ClassTokenMetric):
             return
         if len(self.sums.get(place, ())) >= STORED:
             return
-        query = weights[:, :, 0] if skip else weights.float().mean(2)
+        query = weights[:, :, 0] if self.class_token else weights[:, :, skip:].float().mean(2)
         self.add(place, query[..., skip:].float().cpu())
         self.first = place if self.first is None else self.first
         if place == self.first:
@@ -292,4 +292,9 @@ class LayerSimilarity(Metric):
         return rows
 
 
-IN_NETWORKS = InNetworks(metrics=lambda: (PatchAttention(), RelevantMass(), LayerSimilarity()), headline=RELEVANT, side=">=")
+IN_NETWORKS = InNetworks(
+    metrics=lambda: (PatchAttention(), RelevantMass(), LayerSimilarity()),
+    headline=RELEVANT,
+    side=">=",
+    meaning="attention to the fifth of the patches that say most about the class",
+)

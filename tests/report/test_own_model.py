@@ -83,7 +83,7 @@ def test_what_untrained_networks_give_as_well_does_not_stand_out():
     chosen = headlines(found, list_theories())
     texts = statements(chosen, found, {})
     assert [name for name, *_ in texts] == ["crate", "bottleneck"]
-    assert "networks with random weights do not (0.400 … 0.600)" in texts[0][1]
+    assert "networks with random weights have 0.400 … 0.600" in texts[0][1]
     assert dict(rest(chosen, found, {})) == {"beyond chance, but as with random weights": "scan_snap, vision"}
     assert report.page(one).count("as with random weights") == 3  # on the first screen and in two lines of the table
 

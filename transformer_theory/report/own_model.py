@@ -202,9 +202,8 @@ def _statement(quantity: Quantity) -> str:
     text += f" ({row.null.kind}: {plain_number(row.null.median, row)}{p})"
     if quantity.untrained is not None and quantity.untrained.null is not None:
         null = quantity.untrained.null
-        spread, few = f"{plain_number(null.low, row)} … {plain_number(null.high, row)}", len(null.draws) < RANGE_DRAWS
-        text += "; " + (f"{len(null.draws)} " if few else "") + "networks with random weights "
-        text += f"have {spread}" if few else f"do not ({spread})"
+        few = f"{len(null.draws)} " if len(null.draws) < RANGE_DRAWS else ""
+        text += f"; {few}networks with random weights have {plain_number(null.low, row)} … {plain_number(null.high, row)}"
     if quantity.beyond and len(quantity.rows) > 1:
         kind = "heads" if quantity.beyond[0].head is not None else "layers"
         count = f"{len(quantity.beyond)} of {quantity.tested}"

@@ -13,6 +13,7 @@ from torch import nn
 
 from tests.problems.networks import Net
 from transformer_theory.cli import main
+from transformer_theory.compare import own_models
 from transformer_theory.compare.own_models import probe_model
 from transformer_theory.models.own_model import OwnModel, untrained_network
 
@@ -174,6 +175,20 @@ def test_a_network_that_cannot_be_copied_is_measured_without_untrained_ones(unch
     (row,) = result.select(quantity="untrained networks")
     assert "TypeError: locked" in row.reason
     assert all(row.null is None for row in result.select(quantity="sharpness"))
+
+
+def test_large_attention_maps_are_stored_as_means_over_heads(monkeypatch: pytest.MonkeyPatch, unchecked):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network, tokens = Net(8, 1), torch.randn(6, 4, 8)
+    (full,) = (array for name, array in probe_model(network, tokens, theories=["scan_snap"]).arrays.items() if name.endswith("attention"))
+    heads, numbers = full.shape[2], full[:, :, :, 0].size
+    assert heads > 1
+    monkeypatch.setattr(own_models, "MAP_NUMBERS", 2 * numbers - 1)  # two sequences do not fit
+    (means,) = (array for name, array in probe_model(network, tokens, theories=["scan_snap"]).arrays.items() if name.endswith("attention"))
+    assert means.shape[2] == 1
+    assert means.shape[3] >= 2
+    np.testing.assert_allclose(means[:, :, 0], full.mean(2)[:, :, : means.shape[3]], rtol=1e-6)
 
 
 def test_untrained_networks_have_other_weights_and_the_same_seed_gives_the_same_ones():

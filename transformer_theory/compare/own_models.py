@@ -61,16 +61,14 @@ def probe_model(
 
     Args:
         model: network; an :class:`.OwnModel` brings its inputs and labels.
-        inputs: ids ``[n, seq]``, images ``[n, c, h, w]`` or tokens ``[n, seq, dim]``, tensors or arrays; or several of
-            them by the name of the argument.
+        inputs: ids ``[n, seq]``, images ``[n, c, h, w]`` or tokens ``[n, seq, dim]``; or several of them by the name of the argument.
         labels: class of each sequence, ``[n]``, for quantities of classes.
         name: name of the network. None: the name of its type.
         theories: theories or their names. None: all.
         max_samples: largest number of sequences, evenly spaced. None: :func:`default_samples`.
         seed: seed of synthetic inputs and untrained networks.
         described: the inputs in words. Empty: their number and shape.
-        images: the images before normalisation, for the pictures of attention.
-        progress: receives a line per step.
+        images, progress: images before normalisation, for the pictures; receives a line per step.
     Returns:
         Rows of kind "in network" and "network" by layer and head, each with its null where there is one, and attention maps.
     Raises:
@@ -366,8 +364,8 @@ def _responses(
 
 
 def _maps(own: OwnModel, data: Tensor, images: Images | None) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    """Returns attention maps ``[1, layers, heads, n, queries, keys]`` of the first sequences with their images in [0, 1], and the numbers
-    of tokens and of class and register tokens in the first block."""
+    """Returns attention maps ``[1, layers, heads or 1, n, queries, keys]`` of the first sequences with their images in [0, 1], and the
+    numbers of tokens and of class and register tokens in the first block."""
     recorder, layout = AttentionMaps(keep=PICTURED), TokenLayout()
     try:
         with evaluation(own.network), torch.random.fork_rng(), probe(own.network, [recorder, layout]):
@@ -379,6 +377,8 @@ def _maps(own: OwnModel, data: Tensor, images: Images | None) -> tuple[dict[str,
     if not maps or len({array.shape for array in maps}) != 1:
         return {}, numbers
     stacked = np.stack(maps).astype(np.float32)
+    if 2 * stacked[:, :, 0].size > MAP_NUMBERS:  # too large for two sequences: figures show the mean over heads
+        stacked = stacked.mean(1, keepdims=True)
     stacked = stacked[:, :, : MAP_NUMBERS * stacked.shape[2] // stacked.size]
     if not stacked.size:
         return {}, numbers

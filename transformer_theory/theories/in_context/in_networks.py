@@ -63,8 +63,11 @@ class DualShare(Metric):
             return
         parts = [output.square().sum((0, 2, 3))]
         orders = permutations(scores.shape[2], min(self.draws, RANGE_DRAWS)).to(scores.device)
+        scores = scores.nan_to_num(0.0, 0.0, 0.0)
+        # A query's part depends on its own scores and keys alone: if all have the same keys, exchanged scores have exchanged parts.
+        exchangeable, part = bool((mask == mask[:, :, :1]).all()), dual_part(scores, v, mask)
         for rows in (torch.arange(scores.shape[2], device=scores.device), *orders):
-            dual = dual_part(scores[:, :, rows].nan_to_num(0.0, 0.0, 0.0), v, mask)
+            dual = part[:, :, rows] if exchangeable else dual_part(scores[:, :, rows], v, mask)
             parts += [(output * dual).sum((0, 2, 3)), dual.square().sum((0, 2, 3))]
         self.add((activations.layer, activations.first_head), torch.stack(parts, dim=1).cpu())
 

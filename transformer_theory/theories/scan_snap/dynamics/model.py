@@ -154,16 +154,17 @@ def forward(weights: Weights, batch: Batch) -> Pass:
     f = c / torch.linalg.vector_norm(c, dim=-1, keepdim=True)
     logits = f @ weights.decoder
     residual, losses = residuals(logits, batch.target, weights.rest)
-    # The norm of f is one, so only the part of g that is orthogonal to f acts on the logits.
-    g = residual @ weights.decoder.mT
-    dz = f * (g - f * (f * g).sum(-1, keepdim=True))
     share = 1 / batch.target.shape[-1] if batch.weight is None else batch.weight[:, None]
-    dY = f.mT @ (share * residual)
+    residual *= share
+    # The norm of f is one, so only the part of g that is orthogonal to f acts on the logits. f.g = f.(Y r) = (f Y).r
+    g = residual @ weights.decoder.mT
+    dz = f * (g - f * (residual * logits).sum(-1, keepdim=True))
+    dY = f.mT @ residual
     if weights.rest:  # each of the equal columns gets an equal part of the pooled residual
-        dY = torch.cat([dY[..., :K], dY[..., K:] / weights.rest], dim=-1)
+        dY[..., K:] /= weights.rest
     # One-hot numbers of the queries by comparison: torch's function checks every number first.
     to_query = (batch.query[..., None] == torch.arange(weights.attention.shape[-2])).to(f.dtype)
-    dZ = to_query.mT @ (share * dz)
+    dZ = to_query.mT @ dz
     return Pass((share * losses[..., None]).sum((-2, -1)), dY, dZ, c, logits[..., :K])
 
 

@@ -35,8 +35,8 @@ MUTANTS = (
     ),
     Mutant(
         f"{JOMA}.dynamics.cross_entropy",
-        "one_hot - logs.exp()",
-        "one_hot - 1 / h.shape[-1]",
+        "(shares / -total)",
+        "(-torch.ones_like(shares) / h.shape[-1])",
         "swapped function",
         "the gradient of the cross-entropy with uniform probabilities",
     ),

@@ -140,15 +140,15 @@ MUTANTS: tuple[Mutant, ...] = (
     # descent on counts
     Mutant(
         DYNAMICS + "model.forward",
-        "dz = f * (g - f * (f * g).sum(-1, keepdim=True))",
+        "dz = f * (g - f * (residual * logits).sum(-1, keepdim=True))",
         "dz = f * g",
         "missing projection",
         "descent without the projection",
     ),
     Mutant(
         DYNAMICS + "model.forward",
-        "dY[..., K:] / weights.rest",
-        "dY[..., K:]",
+        "dY[..., K:] /= weights.rest",
+        "dY[..., K:] /= 1",
         "wrong normaliser",
         "descent with the residual of all equal columns in each of them",
     ),

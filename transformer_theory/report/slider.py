@@ -5,7 +5,7 @@ network. The same result gives the same bytes.
 """
 
 import base64
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -63,7 +63,8 @@ def slider(result: Result, model: str) -> Slider | None:
 
 def _captions(result: Result, model: str, steps: np.ndarray) -> list[str]:
     """Returns one caption per step: ``"step 56 of 600, validation accuracy 64.38 %"``, without an accuracy if none was measured."""
-    shares = [s for s in series(result) if (s.theory, s.model, s.unit, s.split) == ("network", model, "share", "validation")]
+    rows = result.table.select(theory="network", model=model, unit="share")
+    shares = [s for s in series(replace(result, table=rows)) if s.split == "validation"]
     measured = {}
     for share in shares[:1]:
         measured = {int(step): f", {share.label} {format.percent(float(value))}" for step, value in zip(share.steps, share.values)}

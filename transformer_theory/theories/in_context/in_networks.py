@@ -61,14 +61,18 @@ class DualShare(Metric):
         output = torch.where(mask.any(-1, keepdim=True), weights.double() @ v - mean, 0.0)
         if not bool(output.isfinite().all()):
             return
-        parts = [output.square().sum((0, 2, 3))]
-        orders = permutations(scores.shape[2], min(self.draws, RANGE_DRAWS)).to(scores.device)
-        scores = scores.nan_to_num(0.0, 0.0, 0.0)
-        own = dual_part(scores, v, mask)
-        alike = bool((mask == mask[:, :, :1]).all())  # without a causal mask the dual part of exchanged rows has exchanged rows
-        for rows in (None, *orders):
-            dual = own if rows is None else own[:, :, rows] if alike else dual_part(scores[:, :, rows], v, mask)
-            parts += [(output * dual).sum((0, 2, 3)), dual.square().sum((0, 2, 3))]
+        queries, scores = torch.arange(scores.shape[2], device=scores.device), scores.nan_to_num(0.0, 0.0, 0.0)
+        orders = (queries, *permutations(len(queries), min(self.draws, RANGE_DRAWS)).to(scores.device))
+        dual, parts = dual_part(scores, v, mask), [output.square().sum((0, 2, 3))]
+        if bool((mask == mask[:, :, :1]).all()):
+            # A query's part depends on its own scores and keys alone. All have the same keys, so exchanged scores have exchanged parts.
+            products, size = torch.einsum("nhqv,nhpv->hqp", output, dual), dual.square().sum((0, 2, 3))
+            for rows in orders:
+                parts += [products[:, queries, rows].sum(-1), size]
+        else:
+            for rows in orders:
+                dual = dual_part(scores[:, :, rows], v, mask)
+                parts += [(output * dual).sum((0, 2, 3)), dual.square().sum((0, 2, 3))]
         self.add((activations.layer, activations.first_head), torch.stack(parts, dim=1).cpu())
 
     def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:

@@ -54,9 +54,13 @@ def cross_entropy(h: Hidden, targets: Int[Tensor, "*#runs n"]) -> tuple[Float[Te
     Raises:
         ValueError: there are more targets than units.
     """
-    logs = torch.log_softmax(h, dim=-1)
-    one_hot = _one_hot(targets, h)
-    return -(logs * one_hot).sum(-1), one_hot - logs.exp()
+    _check_targets(targets, h)
+    index = targets.expand(h.shape[:-1])[..., None]
+    below = h - h.amax(-1, keepdim=True)
+    shares = below.exp()
+    total = shares.sum(-1, keepdim=True)
+    down = (shares / -total).scatter_add(-1, index, torch.ones_like(total))  # the one-hot target minus the softmax
+    return (total.log() - below.gather(-1, index))[..., 0], down
 
 
 def squared(h: Hidden, targets: Int[Tensor, "*#runs n"]) -> tuple[Float[Tensor, "*runs n"], Hidden]:
@@ -69,10 +73,14 @@ def squared(h: Hidden, targets: Int[Tensor, "*#runs n"]) -> tuple[Float[Tensor, 
     return gap.square().sum(-1) / 2, gap
 
 
-@no_type_check
-def _one_hot(targets: Tensor, h: Tensor) -> Tensor:
+def _check_targets(targets: Tensor, h: Tensor) -> None:
     if int(targets.max()) >= h.shape[-1]:
         raise ValueError(f"targets must lie in [0, {h.shape[-1]}), one unit per target, got {int(targets.max())}; use more units")
+
+
+@no_type_check
+def _one_hot(targets: Tensor, h: Tensor) -> Tensor:
+    _check_targets(targets, h)
     return torch.nn.functional.one_hot(targets, h.shape[-1]).to(h.dtype)
 
 

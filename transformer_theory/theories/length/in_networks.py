@@ -21,6 +21,7 @@ Sources: :cite:t:`velickovic2025softmax`; the quantities are our own.
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -34,7 +35,6 @@ from ...core.statistics import fixed_generator, spaced
 from ...core.theory import InNetworks
 from ...metrics.attention import row_deviation
 from ...metrics.networks import MIN_ROW_SUM
-from .dispersion import score_gap
 from .responses import RESPONSES, SinkValue
 
 NAME, OWN = "length", Source("velickovic2025softmax", status="own")
@@ -155,23 +155,45 @@ def gaussian_ratios(rows: Float[Tensor, "rows 3"], draws: int, generator: Genera
         generator: random generator. None: the fixed one.
         heads: number of heads that share the budget of numbers.
     """
-    generator = fixed_generator() if generator is None else generator
     longest = int(rows[:, 0].max())
     used = rows[spaced(len(rows), max(16, BUDGET // (max(draws, 1) * longest * heads)))]
     measured = rows[:, 2] / (rows[:, 0] - 1).log()
     # Long sequences have too many numbers for all rows. Differences between drawn and measured ratios of the same rows then take the place
     # of the drawn ratios, so that the choice of the rows does not shift the null.
     shift = float(measured.mean()) - float((used[:, 2] / (used[:, 0] - 1).log()).mean())
-    n, spread, _ = used.unbind(1)
-    allowed = torch.arange(longest) < n[:, None]
-    found = []
+    n, spread = used[:, 0], used[:, 1, None].clamp(min=1e-300)  # keys that are not allowed lie at minus infinity, and 0 * inf is NaN
+    keys = tuple(n.tolist())
+    drawn = fixed_rows(keys, draws) if generator is None else normalised_rows(keys, draws, generator)
+    # The gap of :func:`.score_gap`, with one further key, the second, outside the logarithm: the sum is at least 1.
+    gaps = (spread[:, 0] * lead - ((spread * others).exp().sum(-1) / (n - 1)).log() for lead, others in drawn)
+    return tuple(float((gap / (n - 1).log()).mean()) + shift for gap in gaps)
+
+
+NormalisedRows = list[tuple[Float[Tensor, " rows"], Float[Tensor, "rows others"]]]
+
+
+def normalised_rows(keys: tuple[float, ...], draws: int, generator: Generator) -> NormalisedRows:
+    """Draws rows of n Gaussian numbers of mean 0 and variance 1.
+
+    Returns:
+        For each draw the difference of the two largest of each row, and the others without the largest minus the second, minus infinity
+        beyond n: ``[rows]`` and ``[rows, max n - 1]``.
+    """
+    n, longest = torch.tensor(keys, dtype=torch.float64), int(max(keys))
+    allowed, found = torch.arange(longest) < n[:, None], []
     for _ in range(draws):
-        z = torch.randn(len(used), longest, generator=generator, dtype=torch.float64) * allowed
+        z = torch.randn(len(keys), longest, generator=generator, dtype=torch.float64) * allowed
         z = (z - z.sum(-1, keepdim=True) / n[:, None]) * allowed
         z = z / (z.square().sum(-1, keepdim=True) / n[:, None]).sqrt()
-        gap = score_gap(spread[:, None] * z, allowed=allowed)
-        found.append(float((gap / (n - 1).log()).mean()) + shift)
-    return tuple(found)
+        z = z.masked_fill(~allowed, -math.inf).sort(-1, descending=True).values
+        found.append((z[:, 0] - z[:, 1], z[:, 1:] - z[:, 1:2]))
+    return found
+
+
+@lru_cache(maxsize=1)
+def fixed_rows(keys: tuple[float, ...], draws: int) -> NormalisedRows:
+    """Returns :func:`normalised_rows` of the fixed generator: heads and layers whose rows have the same numbers of keys share them."""
+    return normalised_rows(keys, draws, fixed_generator())
 
 
 class KeptShare(Metric):

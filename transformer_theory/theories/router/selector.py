@@ -16,8 +16,10 @@ Sources: :cite:t:`lei2016rationalizing` (select and predict), :cite:t:`jang2017c
 """
 
 import copy
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -115,8 +117,8 @@ class RouterSelector(nn.Module):
         self.router = nn.Sequential(nn.Linear(self.sees, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
         self.head = nn.Sequential(nn.Linear(width, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, classes))
 
-    def scores(self, tokens: Float[Tensor, "batch T dim"]) -> tuple[Float[Tensor, "batch T"], Float[Tensor, "batch T width"]]:
-        """Returns the router's scores and the tokens that the head may read, ``[batch, T]`` and ``[batch, T, width]``.
+    def check(self, tokens: Tensor) -> None:
+        """Checks the shape of tokens ``[*networks, batch, T, dim]``.
 
         Raises:
             ValueError: the tokens are no sequences of the router's dimension, or there is only one token.
@@ -125,6 +127,14 @@ class RouterSelector(nn.Module):
             raise ValueError(f"tokens must be [batch, T, {self.dim}], got {list(tokens.shape)}; reshape them")
         if tokens.shape[-2] < 2:
             raise ValueError(f"tokens must hold sequences of at least two tokens, got {list(tokens.shape)}; one token leaves no choice")
+
+    def scores(self, tokens: Float[Tensor, "batch T dim"]) -> tuple[Float[Tensor, "batch T"], Float[Tensor, "batch T width"]]:
+        """Returns the router's scores and the tokens that the head may read, ``[batch, T]`` and ``[batch, T, width]``.
+
+        Raises:
+            ValueError: the tokens are no sequences of the router's dimension, or there is only one token.
+        """
+        self.check(tokens)
         x = self.blocks(self.embed(tokens))
         return self.router(x[..., : self.sees])[..., 0], x
 
@@ -159,14 +169,27 @@ class Stack(nn.Module):
 
     def forward(self, tokens: Tensor, noise: Tensor | None = None, temperature: float = 1.0, hard: bool = True) -> tuple[Tensor, Tensor]:
         """Returns the logits and scores of each network on its own batch."""
-        noise = tokens.new_zeros(tokens.shape[:-1]) if noise is None else noise
+        base = self.base[0]
+        base.check(tokens)
+        x = self._mixed(tokens) if len(base.blocks) else tokens
+        scores = self._perceptron("router", x[..., : base.sees].flatten(1, 2)).view(x.shape[:-1])
+        noise = torch.zeros_like(scores) if noise is None else noise
+        z = gumbel_softmax(scores, noise, temperature=temperature, hard=hard)
+        return self._perceptron("head", (z[..., None] * x).sum(-2)), scores
 
-        def one(weights: dict[str, Tensor], x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-            return functional_call(self.base[0], weights, (x, g, temperature, hard))
+    def _perceptron(self, name: str, x: Float[Tensor, "networks n width"]) -> Float[Tensor, "networks n outputs"]:
+        """Applies the routers or the heads: batched products, since :func:`torch.vmap` costs more than layers of this size."""
+        weights = dict(zip(self.names, self.weights))
+        first, second = ((weights[f"{name}.{i}.bias"][:, None], weights[f"{name}.{i}.weight"].mT) for i in (0, 2))
+        return torch.baddbmm(second[0], torch.baddbmm(first[0], x, first[1]).relu(), second[1])
 
+    def _mixed(self, tokens: Float[Tensor, "networks batch T dim"]) -> Float[Tensor, "networks batch T width"]:
+        """Applies the blocks."""
+        body = nn.Sequential(OrderedDict(embed=self.base[0].embed, blocks=self.base[0].blocks))
+        weights = {name: weight for name, weight in zip(self.names, self.weights) if name.startswith(("embed.", "blocks."))}
         # torch has no batching rule for its fused kernels of attention, so blocks use the plain one.
         with sdpa_kernel(SDPBackend.MATH):
-            return vmap(one)(dict(zip(self.names, self.weights)), tokens, noise)
+            return vmap(partial(functional_call, body))(weights, tokens)
 
     def network(self, number: int) -> RouterSelector:
         """Returns one of the networks."""

@@ -117,8 +117,13 @@ def _evaluate(weights: Weights, data: QueryData, target: Int[Tensor, " n"]) -> t
     training = forward(weights, Batch(counts, query, target))
     held_out = math.nan
     if data.held_out is not None:
-        held_out = float(forward(weights, Batch(data.held_out.counts, data.held_out.query, data.held_out.target)).correct)
-    return float(training.correct), held_out, float(_sharpness(training.attended, counts, data.context))
+        unseen = forward(weights, Batch(data.held_out.counts, data.held_out.query, data.held_out.target))
+        held_out = _accuracy(unseen.logits, data.held_out.target)
+    return _accuracy(training.logits, target), held_out, float(_sharpness(training.attended, counts, data.context))
+
+
+def _accuracy(logits: Float[Tensor, "n K"], target: Int[Tensor, " n"]) -> float:
+    return float((logits.argmax(-1) == target).double().mean())
 
 
 def _sharpness(attended: Float[Tensor, "n S"], counts: Float[Tensor, "n S"], context: int) -> Float[Tensor, ""]:

@@ -117,13 +117,10 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Pass(Descent):
-    """Descent directions, the attention of each sequence, and the share of sequences with a correct prediction.
-
-    The share and the mean loss weight the sequences by :attr:`Batch.weight`.
-    """
+    """Descent directions, the attention of each sequence, and the logits of the classes; the loss is weighted by :attr:`Batch.weight`."""
 
     attended: Float[Tensor, "*runs batch S"]
-    correct: Float[Tensor, "*runs"]
+    logits: Float[Tensor, "*runs batch K"]
 
 
 def attend(weights: Weights, batch: Batch) -> Float[Tensor, "*runs batch S"]:
@@ -133,11 +130,6 @@ def attend(weights: Weights, batch: Batch) -> Float[Tensor, "*runs batch S"]:
         rows = rows.gather(-2, batch.query[..., None].expand(*batch.query.shape, rows.shape[-1]))
     logs = batch.counts.log() if batch.log_counts is None else batch.log_counts
     return torch.softmax(rows + logs, dim=-1)  # x e^z in the log domain: no overflow, and log 0 gives exactly zero
-
-
-def _one_hot(index: Tensor, size: int) -> Tensor:
-    """Returns one-hot Booleans, faster than torch's function, which checks every number first."""
-    return index[..., None] == torch.arange(size, device=index.device)
 
 
 def residuals(logits: Tensor, target: Tensor, rest: int) -> tuple[Tensor, Tensor]:
@@ -156,23 +148,24 @@ def residuals(logits: Tensor, target: Tensor, rest: int) -> tuple[Tensor, Tensor
 
 
 def forward(weights: Weights, batch: Batch) -> Pass:
-    """Computes loss, attention, accuracy and closed-form descent directions (Lemma 1) of a batch; exact for any counts."""
+    """Computes loss, attention, logits and closed-form descent directions (Lemma 1) of a batch; exact for any counts."""
     K = weights.decoder.shape[-1] - (weights.rest > 0)
     c = attend(weights, batch)  # [*runs, batch, S]
     f = c / torch.linalg.vector_norm(c, dim=-1, keepdim=True)
     logits = f @ weights.decoder
     residual, losses = residuals(logits, batch.target, weights.rest)
-    # The norm of f is one, so only the part of g that is orthogonal to f acts on the logits.
+    share = 1 / batch.target.shape[-1] if batch.weight is None else batch.weight[:, None]
+    residual *= share
+    # The norm of f is one, so only the part of g that is orthogonal to f acts on the logits. f.g = f.(Y r) = (f Y).r
     g = residual @ weights.decoder.mT
-    dz = f * (g - f * (f * g).sum(-1, keepdim=True))
-    share = torch.full(batch.target.shape[-1:], 1 / batch.target.shape[-1], dtype=f.dtype) if batch.weight is None else batch.weight
-    dY = f.mT @ (share[:, None] * residual)
+    dz = f * (g - f * (residual * logits).sum(-1, keepdim=True))
+    dY = f.mT @ residual
     if weights.rest:  # each of the equal columns gets an equal part of the pooled residual
-        dY = torch.cat([dY[..., :K], dY[..., K:] / weights.rest], dim=-1)
-    to_query = _one_hot(batch.query, weights.attention.shape[-2]).to(f.dtype)
-    dZ = to_query.mT @ (share[:, None] * dz)
-    correct = (share * (logits[..., :K].argmax(-1) == batch.target)).sum(-1)
-    return Pass((share * losses).sum(-1), dY, dZ, c, correct)
+        dY[..., K:] /= weights.rest
+    # One-hot numbers of the queries by comparison: torch's function checks every number first.
+    to_query = (batch.query[..., None] == torch.arange(weights.attention.shape[-2])).to(f.dtype)
+    dZ = to_query.mT @ dz
+    return Pass((share * losses[..., None]).sum((-2, -1)), dY, dZ, c, logits[..., :K])
 
 
 def population(classes: SequenceClasses) -> Callable[[int], Batch]:

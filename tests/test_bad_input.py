@@ -92,10 +92,10 @@ def test_files_whose_arrays_do_not_fit(tmp_path, capsys, arrays, words):
 def test_the_stand_in_file_is_otherwise_fine(tmp_path):
     np.savez(tmp_path / "mine.npz", **GOOD)
     with pytest.raises(AssertionError, match="the work has begun"):
-        main(["compare", "--data", str(tmp_path / "mine.npz"), "--out", str(tmp_path / "run")])
+        main(["compare", "--data", str(tmp_path / "mine.npz"), "--workers", "1", "--out", str(tmp_path / "run")])
     np.savez(tmp_path / "unlabelled.npz", tokens=GOOD["tokens"])
     with pytest.raises(AssertionError, match="the work has begun"):
-        main(["compare", "--data", str(tmp_path / "unlabelled.npz"), "--out", str(tmp_path / "run")])
+        main(["compare", "--data", str(tmp_path / "unlabelled.npz"), "--workers", "1", "--out", str(tmp_path / "run")])
 
 
 def test_one_class_is_legal_data():

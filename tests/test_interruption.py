@@ -1,11 +1,11 @@
 """Ctrl-C and SIGTERM at any time: one line, exit code 130, and no half-written files."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,13 +26,27 @@ def names(folder):
     return sorted(entry.name for entry in folder.iterdir())
 
 
-def interrupted(running, number: int, *, draft: Path, lines: int = 2) -> None:
-    """Sends a signal to a command that is working on a draft of its folder, and checks how it ends."""
-    for _ in range(lines):  # by then all workers train; one that is still starting would print a traceback of its own
+FEW = ("--theories", "rate_reduction", "--networks", "ViT", "--steps", "100000")
+
+
+@pytest.fixture
+def few(tmp_path):
+    path = tmp_path / "few.npz"
+    np.savez(path, tokens=np.random.default_rng(0).normal(size=(40, 4, 3)), labels=np.arange(40) % 2)
+    return path
+
+
+def test_sigterm_kills_the_workers_and_leaves_nothing_behind(tmp_path, few):
+    """The workers are in the middle of long trainings, which would go on for hours."""
+    given = ["--data", str(few), *FEW, "--seeds", "2", "--claim-seeds", "0", "--workers", "2"]
+    running = process("compare", *given, "--out", str(tmp_path / "runs" / "few"))
+    training = set()
+    while len(training) < 2:  # both workers train; one that is still starting would print a traceback of its own
         line = running.stderr.readline()
         assert " s  " in line, line + running.stderr.read()
-    assert any(entry.name.startswith(draft.name) for entry in draft.parent.iterdir())
-    running.send_signal(number)
+        training |= {*re.findall(r"step \d+ of 100000.*\(seed (\d)\)", line)}
+    assert any(entry.name.startswith(".few.") for entry in (tmp_path / "runs").iterdir())
+    running.send_signal(signal.SIGTERM)
     out, err = running.communicate(timeout=60)
     assert running.returncode == 130
     last = err.splitlines()[-1]
@@ -40,33 +54,32 @@ def interrupted(running, number: int, *, draft: Path, lines: int = 2) -> None:
     assert "nothing" in last
     assert "Traceback" not in err
     assert not out
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_ctrl_c_leaves_nothing_behind(tmp_path, workers):
-    """Workers that are in the middle of a long training are killed."""
-    np.savez(tmp_path / "few.npz", tokens=np.random.default_rng(0).normal(size=(40, 4, 3)), labels=np.arange(40) % 2)
-    given = [
-        "--data",
-        str(tmp_path / "few.npz"),
-        "--theories",
-        "rate_reduction",
-        "--networks",
-        "ViT",
-        "--steps",
-        "100000",
-        "--workers",
-        str(workers),
-    ]
-    running = process("compare", *given, "--out", str(tmp_path / "runs" / "few"))
-    interrupted(running, signal.SIGINT, draft=tmp_path / "runs" / ".few.", lines=2 * workers)
     assert names(tmp_path) == ["few.npz"]
 
 
-def test_sigterm_is_ctrl_c(tmp_path):
-    running = process("run", "attention_svm.rank", "--workers", "2", "--out", str(tmp_path / "runs" / "rank"))
-    interrupted(running, signal.SIGTERM, draft=tmp_path / "runs" / ".rank.")
-    assert names(tmp_path) == []
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("command", ["compare", "run"])
+def test_a_signal_leaves_nothing_behind(tmp_path, few, monkeypatch, capsys, command, number):
+    """A signal that comes while this process trains or measures."""
+    drafts = []
+
+    def stop(*arguments, **options):
+        drafts.extend(entry.name for entry in (tmp_path / "runs").iterdir())
+        signal.raise_signal(number)
+
+    monkeypatch.setattr("transformer_theory.training.fitting._step", stop)
+    monkeypatch.setattr("transformer_theory.theories.attention_svm.figures.rank.ranks", stop)
+    given = ["compare", "--data", str(few), *FEW] if command == "compare" else ["run", "attention_svm.rank", "--quick"]
+    assert main([*given, "--workers", "1", "--out", str(tmp_path / "runs" / "draft")]) == 130
+    assert len(drafts) == 1
+    assert drafts[0].startswith(".draft.")
+    shown = capsys.readouterr()
+    last = shown.err.splitlines()[-1]
+    assert last.startswith("transformer-theory: interrupted")
+    assert "nothing" in last
+    assert "Traceback" not in shown.err
+    assert not shown.out
+    assert names(tmp_path) == ["few.npz"]
 
 
 @pytest.mark.parametrize(("number", "usual"), [(signal.SIGTERM, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)])

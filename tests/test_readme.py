@@ -6,6 +6,7 @@ import re
 import shlex
 import tomllib
 from collections import Counter
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
@@ -13,12 +14,13 @@ import pytest
 import torch
 
 import transformer_theory as tt
+from tests.contract.instances import few_steps
 from tests.pages import FENCE, PAGES, ROOT, blocks, ours
 from transformer_theory.cli import main
 from transformer_theory.cli.parsers import parse
 from transformer_theory.core import sources
 from transformer_theory.core.claims import Verification
-from transformer_theory.data import TokenData
+from transformer_theory.data import Images, TokenData
 
 QUICK = {"list", "cite", "verify"}  # executed; the others are parsed
 BUILDS = "docs/adding_a_theory.md"  # the page that builds a theory of its own
@@ -84,9 +86,30 @@ def pages() -> list[tuple[str, str]]:
 load = functools.cache(tt.data.load)  # cutting the digits takes as long as what most blocks do with them
 
 
+images = functools.cache(tt.data.images)
+# What the functions of the blocks are given, whatever the page gives them: no line of a page states a number that depends on it.
+LESS = {
+    "transformer_theory": {"compare": {"steps": 2, "claim_seeds": 0, "seeds": 2}, "verify": {"seeds": (0,)}},
+    "transformer_theory.theories.chain_of_thought": {"split": {"train": 640, "test": 20}, "train": {"steps": 2}},
+    "transformer_theory.theories.in_context": {"train_attention": {"steps": 10}},
+    "transformer_theory.theories.induction": {"train_induction": {"steps": 5}},
+    "transformer_theory.theories.vision": {"train_patches": {"steps": 10}, "train_tokens": {"steps": 10}},
+}
+
+
 def few(source: str | Path) -> TokenData:
     """Some sequences of a data set."""
-    return load(source)[:300]
+    return load(source)[:200]
+
+
+def few_images(source: str | Path, **options) -> tuple[Images, ...]:
+    """Some training and test images of a data set."""
+    return tuple(part[torch.arange(min(len(part), 200))] for part in images(source, **options))
+
+
+def with_less(function: Callable, less: dict) -> Callable:
+    """The function with these arguments in place of those that it is called with."""
+    return lambda *given, **named: function(*given, **named | less)
 
 
 @pytest.mark.parametrize(("page", "code"), pages(), ids=lambda value: value if value.endswith(".md") else "")
@@ -94,8 +117,11 @@ def test_python_runs(page: str, code: str, tmp_path: Path, monkeypatch: pytest.M
     """Each block alone in an empty folder, as if pasted into a new interpreter, with few images, few training steps and no claims."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tt.data, "load", few)
-    monkeypatch.setattr(tt, "compare", functools.partial(tt.compare, steps=2, claim_seeds=0))
-    with torch.random.fork_rng():
+    monkeypatch.setattr(tt.data, "images", few_images)
+    for module, functions in LESS.items():
+        for name, less in functions.items():
+            monkeypatch.setattr(f"{module}.{name}", with_less(getattr(import_module(module), name), less))
+    with torch.random.fork_rng(), few_steps():
         exec(compile(code, page, "exec"), {})
 
 

@@ -157,6 +157,16 @@ def test_several_data_sets_have_a_row_each():
 HOSTILE = r"\input{/etc/passwd} 50% a_b & {c} #1 $\write18{x}$ a$x^2^3$"
 
 
+def typeset(folder, name, body, layout):
+    """Sets a document with this body by pdflatex."""
+    head = rf"\documentclass[{layout}]{{article}}\usepackage[T1]{{fontenc}}\usepackage{{lmodern}}\usepackage{{{','.join(PACKAGES)}}}"
+    (folder / f"{name}.tex").write_text(f"{head}\\begin{{document}}\n{body}\n\\end{{document}}\n")
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", name], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-1500:]
+
+
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex here")
 @pytest.mark.parametrize("layout", ["", "a4paper", "twocolumn", "a4paper,twocolumn", "11pt"])
 @pytest.mark.parametrize(
@@ -176,14 +186,7 @@ def test_the_table_takes_one_page_in_one_and_in_two_columns(tmp_path, layout, ma
     else:
         result, made = compared(made=made, outcomes=outcomes, **columns)
     (tmp_path / "all.tex").write_text(latex(result, theories=made))
-    (tmp_path / "findings.tex").write_text(itemize(found(result, made)))
-    head = rf"\documentclass[{layout}]{{article}}\usepackage[T1]{{fontenc}}\usepackage{{lmodern}}\usepackage{{{','.join(PACKAGES)}}}"
-    for name, body in (("table", r"\input{all}"), ("list", r"\input{findings}")):
-        (tmp_path / f"{name}.tex").write_text(f"{head}\\begin{{document}}\n{body}\n\\end{{document}}\n")
-        done = subprocess.run(
-            ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", name], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout[-1500:]
+    typeset(tmp_path, "table", r"\input{all}", layout)
     log = (tmp_path / "table.log").read_text(errors="replace").replace("\n", "")
     text = (tmp_path / "all.tex").read_text()
     assert int(re.search(r"\((\d+) pages?,", log)[1]) == text.count(r"\begin{table*}")
@@ -191,10 +194,13 @@ def test_the_table_takes_one_page_in_one_and_in_two_columns(tmp_path, layout, ma
     assert "Float too large" not in log
     assert [wide for wide in re.findall(r"Overfull \\hbox \(([\d.]+)pt", log) if float(wide) > 2] == []
     assert r"\tiny" not in text
-    if shutil.which("pdftotext"):
-        shown = subprocess.run(["pdftotext", "list.pdf", "-"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-        assert "root:" not in shown
-        assert re.sub(r"\s|-", "", data) in re.sub(r"\s|-", "", shown)
+    if not layout:  # the list is set in lines of any width
+        (tmp_path / "findings.tex").write_text(itemize(found(result, made)))
+        typeset(tmp_path, "list", r"\input{findings}", layout)
+        if shutil.which("pdftotext"):
+            shown = subprocess.run(["pdftotext", "list.pdf", "-"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+            assert "root:" not in shown
+            assert re.sub(r"\s|-", "", data) in re.sub(r"\s|-", "", shown)
 
 
 def test_markdown_begins_with_the_sentences_and_the_matrix():

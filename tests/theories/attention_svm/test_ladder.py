@@ -327,6 +327,7 @@ def test_trained_networks_have_the_headline_with_its_null(name: str, monkeypatch
     monkeypatch.setattr(ladder, "DESCENT", 3)
     monkeypatch.setattr(ladder, "BLOCK_STEPS", 3)
     monkeypatch.setattr(ladder, "WIDE_DRAWS", 3)
+    monkeypatch.setattr(quantities, "RANGE_DRAWS", 3)
     rows = measure(name)
     assert 0 < value_of(rows[COSINE]) <= 1
     assert rows[COSINE].predicted is None

@@ -41,7 +41,7 @@ def test_the_class_token_is_measured_where_there_is_one():
     mean = metric_of((output, y), tokens=entered)
     for metric, features in ((class_token, output[:, 0]), (mean, output.mean(1))):
         assert_close(headline(metric).value, float(rate_reduction(unit_norm(features), y, eps=metric.eps)), rtol=1e-10, atol=0)
-    with pytest.raises(ValueError, match="class token"):
+    with pytest.raises(ValueError, match="class and register tokens"):
         class_token.merge(mean)
 
 

@@ -26,6 +26,10 @@ def _fail(*, seed: int) -> None:
     raise Infeasible(f"no solution for seed {seed}", certificate=torch.ones(2))
 
 
+def _sleep(*, seconds: float) -> None:
+    time.sleep(seconds)
+
+
 @dataclass(frozen=True)
 class Spectra(RandomExperiment):
     """Singular values of random matrices."""
@@ -125,3 +129,18 @@ def test_a_single_threaded_function_restores_the_threads():
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def _interrupted() -> None:
+    with parallel.workers(2):
+        results = parallel.stream(_sleep, [{"seconds": seconds} for seconds in (0.0, 60.0, 60.0)])
+        next(results)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.filterwarnings("ignore:.*cancelled:UserWarning")
+def test_an_interruption_between_two_results_does_not_wait_for_the_workers():
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        _interrupted()
+    assert time.monotonic() - started < 40

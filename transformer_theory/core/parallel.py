@@ -240,7 +240,8 @@ def _killed_if_interrupted() -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit):
         from joblib.externals.loky import get_reusable_executor
 
-        get_reusable_executor().shutdown(wait=False, kill_workers=True)
+        # Its arguments differ from joblib's, so the first call ends joblib's executor and returns a new one, which has no processes yet.
+        get_reusable_executor(kill_workers=True).shutdown(wait=False, kill_workers=True)
         raise
 
 

@@ -63,9 +63,10 @@ class DualShare(Metric):
             return
         queries, scores = torch.arange(scores.shape[2], device=scores.device), scores.nan_to_num(0.0, 0.0, 0.0)
         orders = (queries, *permutations(len(queries), min(self.draws, RANGE_DRAWS)).to(scores.device))
-        dual, parts = dual_part(scores, v, mask), [output.square().sum((0, 2, 3))]
+        parts = [output.square().sum((0, 2, 3))]
         if bool((mask == mask[:, :, :1]).all()):
             # A query's part depends on its own scores and keys alone. All have the same keys, so exchanged scores have exchanged parts.
+            dual = dual_part(scores, v, mask)
             products, size = torch.einsum("nhqv,nhpv->hqp", output, dual), dual.square().sum((0, 2, 3))
             for rows in orders:
                 parts += [products[:, queries, rows].sum(-1), size]
